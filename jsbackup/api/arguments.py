@@ -18,7 +18,7 @@ from jsbackup.config import Connection, ConnectionOptions, environment, source_c
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedRestore
 from jsbackup.planning.model import Consumers, IfExists
-from jsbackup.planning.typed_options import transform_options
+from jsbackup.planning.typed_options import change_options
 from jsbackup.transforms.cut import Edge, parse_edge
 from jsbackup.transforms.mask import Unmaskable
 from jsbackup.transforms.reshape import Reshape
@@ -192,7 +192,7 @@ def chosen_by(
     called: str, subject: str | Sequence[str] | None, how: MessageConditions, kind: type[MessageConditions]
 ) -> Reshape:
     """Return what keeps the messages that are chosen. Raises as `asked_by`."""
-    return transform_options(asked_by(called, how, kind, subject=subject or ()), ()).reshape
+    return change_options(asked_by(called, how, kind, subject=subject or ()), ()).reshape
 
 
 def as_texts(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from jsbackup.pipeline.tables.export import TablesAsked, export_tables, export_t
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.pipeline.tasks.runner import THREADS, InProcess
-from jsbackup.planning.typed_options import TableOptions, keeping_obfuscated, transform_options
+from jsbackup.planning.typed_options import TableOptions, change_options, keeping_obfuscated
 from jsbackup.repository import layout
 from jsbackup.repository.read.sources import Wanted
 
@@ -83,7 +83,7 @@ def export(
     if partition_by not in (None, "day"):
         raise UsageError(f"partition_by: {partition_by!r} is not 'day'")
     TableOptions(kind, append, partition_by is not None, catalog).check(asked)
-    options = transform_options(asked, asked.streams)
+    options = change_options(asked, asked.streams)
     mask_key = MaskKey(() if mask_key_file is None else (("mask_key_file", fspath(mask_key_file)),))
     options.reshape.masks.check_secret(mask_key.secret())
     tables = TablesAsked(kind, options, mask_key, append, partition_by is not None, catalog)

@@ -26,15 +26,15 @@ from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import ArchivedConsumer, ConsumerState
+from jsbackup.planning.changed_streams import (
+    ChangeOptions,
+    PlannedStream,
+    about_changed,
+    changed_entry,
+    refuse_results,
+)
 from jsbackup.planning.selection.count_subset import reshaped_messages, survey
 from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.planning.transforming import (
-    PlannedStream,
-    TransformOptions,
-    about_transformed,
-    refuse_results,
-    transformed_entry,
-)
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -216,7 +216,7 @@ def _consumers(
 
 
 def change_streams(
-    objects: Objects, backup: str, planned: Sequence[PlannedStream], options: TransformOptions, *, secret: bytes
+    objects: Objects, backup: str, planned: Sequence[PlannedStream], options: ChangeOptions, *, secret: bytes
 ) -> list[StreamBackup | ChangedStream]:
     """Return the streams to export, unchanged ones as they are stored. All messages of the others are read.
 
@@ -239,14 +239,14 @@ def change_streams(
 
 
 def _changed(
-    objects: Objects, one: PlannedStream, kept: KeptStream, options: TransformOptions, *, secret: bytes
+    objects: Objects, one: PlannedStream, kept: KeptStream, options: ChangeOptions, *, secret: bytes
 ) -> StreamBackup | ChangedStream:
     if one.entry.archive_format is ArchiveFormat.OPAQUE or not (one.works or one.renamed):
         return one.entry
-    notes = [finding.reason for finding in about_transformed(one, kept, options)]
+    notes = [finding.reason for finding in about_changed(one, kept, options)]
     before = {consumer.name: consumer.reason for consumer in one.entry.consumers}
     notes += [f"consumer {c.name}: {c.reason}" for c in kept.entry.consumers if c.reason != before[c.name]]
     reshape = one.reshaped.with_chosen(kept)
     created = format_time(time.time_ns()) if reshape.alters else one.entry.created
     batches = partial(reshaped_messages, objects, kept.entry, reshape, secret)
-    return ChangedStream(transformed_entry(one, kept), batches, created, tuple(notes))
+    return ChangedStream(changed_entry(one, kept), batches, created, tuple(notes))

@@ -13,9 +13,9 @@ from jsbackup.config import environment, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedChanges, AskedRestore
+from jsbackup.planning.changed_streams import ChangeOptions
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions
-from jsbackup.planning.transforming import TransformOptions
 from jsbackup.transforms.cut import Cut, counts_from_now
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
@@ -31,9 +31,9 @@ __all__ = [
     "TableOptions",
     "_rename_options",
     "_reshape_options",
+    "change_options",
     "keeping_obfuscated",
     "restore_options",
-    "transform_options",
 ]
 
 
@@ -56,9 +56,9 @@ def restore_options(asked: AskedRestore) -> RestoreOptions:
     )
 
 
-def transform_options(asked: AskedChanges, streams: Iterable[str]) -> TransformOptions:
+def change_options(asked: AskedChanges, streams: Iterable[str]) -> ChangeOptions:
     """Return the options of a changed copy of these streams (names or globs). Raises UsageError."""
-    return TransformOptions(
+    return ChangeOptions(
         streams=tuple(map(parse_glob, streams)),
         renames=_rename_options(asked),
         reshape=_reshape_options(asked),

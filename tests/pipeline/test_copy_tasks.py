@@ -19,15 +19,20 @@ from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, SequencePair, StreamState
 from jsbackup.pipeline.jobs import joining
+from jsbackup.pipeline.jobs.changed_copy import (
+    ChangedCopyPlan,
+    make_changed_copy,
+    make_changed_streams,
+    plan_changed_copy,
+)
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.jobs.joining import grouped, merge_groups
-from jsbackup.pipeline.jobs.transform import TransformPlan, plan_transform, transform_backup, transform_streams
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
+from jsbackup.planning.changed_streams import ChangeOptions, PlannedStream
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.selection.count_subset import survey
-from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
     BackupResult,
@@ -135,12 +140,12 @@ def _run(place: RepositoryRef) -> JobRun[Any]:
     return JobRun(Pickled(), place, opened(place), cast(Any, None))
 
 
-def _planned(entry: StreamBackup, reshape: Reshape) -> TransformPlan:
+def _planned(entry: StreamBackup, reshape: Reshape) -> ChangedCopyPlan:
     config = {**entry.config, "name": reshape.renames.name("S")}
     consumers = {consumer.name: consumer.config for consumer in entry.consumers}
     planned = PlannedStream(entry, Reshaped(config["name"], config, consumers, reshape))
     manifest = Manifest(FIRST, CREATED, "tests", Source(), BackupResult.COMPLETE, (entry,))
-    return TransformPlan(manifest, TransformOptions(reshape=reshape), (planned,))
+    return ChangedCopyPlan(manifest, ChangeOptions(reshape=reshape), (planned,))
 
 
 @pytest.mark.slow
@@ -162,8 +167,8 @@ def test_tasks_give_what_plain_python_gives(
     key = MaskKey((("mask_key_file", str(folder / "key")),))
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
-        patch.setattr("jsbackup.pipeline.jobs.transform.grouped", lambda refs, _: grouped(refs, size))
-        (done,) = transform_streams(_run(place), _planned(entry, reshape), place, mask_key=key)
+        patch.setattr("jsbackup.pipeline.jobs.changed_copy.grouped", lambda refs, _: grouped(refs, size))
+        (done,) = make_changed_streams(_run(place), _planned(entry, reshape), place, mask_key=key)
     made = done.stored.stream
 
     kept = [m for m in messages if is_kept(reshape.cut, m) and is_wanted(m, reshape.filters)]
@@ -224,7 +229,7 @@ def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: N
     assert len(refs) < len(entry.segments) / 3
     assert all(2048 <= ref.bytes <= 4096 for ref in refs[:-1])
     reshape = Reshape(filters=Filters((">",)))
-    (made,) = transform_streams(_run(place), _planned(entry, reshape), place, mask_key=MaskKey())
+    (made,) = make_changed_streams(_run(place), _planned(entry, reshape), place, mask_key=MaskKey())
     assert total_of(made.stored.stream.segments) == total_of(entry.segments)
     assert all(2048 <= ref.bytes <= 2 * 4096 for ref in made.stored.stream.segments[:-1])
 
@@ -253,10 +258,10 @@ def test_another_key_than_the_one_that_was_marked_is_refused(tmp_path: Path) -> 
 def _transformed(place: RepositoryRef, manifest: Manifest, *streams: str, **asked: Any) -> Manifest:
     repository = place.open()
     terms = Terms(Mode.SHARED, "copy", "tests", "here", CREATED)
-    plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
+    plan = plan_changed_copy(manifest, ChangeOptions(tuple(map(parse_glob, streams)), **asked))
     with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
         run = JobRun(cast(Any, Pickled()), place, repository, lease)
-        made, _ = transform_backup(run, plan, place)
+        made, _ = make_changed_copy(run, plan, place)
     stored = repository.manifest(repository.backups()[-1])
     assert replace(stored, previous_sha256=None) == made
     return made
@@ -305,9 +310,9 @@ def test_nothing_is_known_of_a_stream_after_the_end_of_its_cut(here: None, tmp_p
     assert made.captured.messages == 5
     assert made.captured.begun == format_time(fifth.timestamp_ns) != stream.captured.begun
     later = Cut(until=AtTime(fifth.timestamp_ns + 1))
-    assert plan_transform(before, TransformOptions(reshape=Reshape(cut=later)))
+    assert plan_changed_copy(before, ChangeOptions(reshape=Reshape(cut=later)))
     with pytest.raises(PlanRefused, match="may be missing"):
-        plan_transform(cut, TransformOptions(reshape=Reshape(cut=later)))
+        plan_changed_copy(cut, ChangeOptions(reshape=Reshape(cut=later)))
 
 
 # --- plans ---
@@ -318,10 +323,10 @@ def _entry(name: str, **config: Any) -> StreamBackup:
     return replace(stored, config={"name": name, **config}, consumers=())
 
 
-def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
+def _plan(*entries: StreamBackup, **asked: Any) -> ChangedCopyPlan:
     renames = RenameOptions.parse(asked.pop("rename", ()))
-    options = TransformOptions((), renames, Reshape(**asked))
-    return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), BackupResult.PARTIAL, entries), options)
+    options = ChangeOptions((), renames, Reshape(**asked))
+    return plan_changed_copy(Manifest(FIRST, CREATED, "tests", Source(), BackupResult.PARTIAL, entries), options)
 
 
 def test_streams_that_stay_keep_their_incarnation_and_others_get_one_of_their_own() -> None:
@@ -366,7 +371,7 @@ def test_objects_are_not_cut_to_their_last_chunks(entry: StreamBackup) -> None:
 
 
 def test_options_are_told_as_they_were_typed() -> None:
-    options = TransformOptions(
+    options = ChangeOptions(
         (),
         RenameOptions.parse(["A=B"]),
         Reshape(

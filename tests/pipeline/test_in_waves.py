@@ -14,12 +14,12 @@ import pytest
 
 from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import IntegrityError
+from jsbackup.pipeline.jobs.changed_copy import make_changed_copy, plan_changed_copy
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent, place_of
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
-from jsbackup.planning.transforming import TransformOptions
+from jsbackup.planning.changed_streams import ChangeOptions
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.keep.leases import Lease, Mode, Terms
 from jsbackup.repository.keep.prune import prune
@@ -132,16 +132,16 @@ def _lease(store: Store, mode: Mode = Mode.SHARED) -> AbstractContextManager[Lea
 class Transforming:
     """Work: a changed copy with these options."""
 
-    options: TransformOptions
+    options: ChangeOptions
     key: MaskKey = field(default_factory=MaskKey)
 
     def __call__(
         self, place: RepositoryRef, repository: Repository, runner: Counting, progress: Any = None
     ) -> Manifest:
-        plan = plan_transform(repository.manifest(repository.backups()[-1]), self.options)
+        plan = plan_changed_copy(repository.manifest(repository.backups()[-1]), self.options)
         with _lease(repository.store) as lease, lent(place, repository):
             run = JobRun(cast(Any, runner), place, repository, lease, progress, random=lambda count: b"\7" * count)
-            made, streams = transform_backup(run, plan, place, mask_key=self.key)
+            made, streams = make_changed_copy(run, plan, place, mask_key=self.key)
         return replace(made, extra={"had": [one.kept.had for one in streams], "notes": [one.notes for one in streams]})
 
 
@@ -195,7 +195,7 @@ def test_several_waves_make_the_same_backup_as_one(
     key = MaskKey((("mask_key_file", str(tmp_path / "key")),))
     renames = RenameOptions.parse(["*=N*"])
     works: dict[str, Any] = {
-        name: Transforming(TransformOptions((), renames, reshape, allow_nothing=True), key)
+        name: Transforming(ChangeOptions((), renames, reshape, allow_nothing=True), key)
         for name, reshape in WAYS.items()
     }
     for name in ("filtered", "renumbered", "newest") if encrypted else works:
@@ -223,9 +223,9 @@ def test_several_waves_make_the_same_backup_as_one(
 @pytest.mark.parametrize(
     "work",
     [
-        Transforming(TransformOptions(reshape=Reshape(maps=SubjectMaps.parse(["orders.>=>old.orders.>"])))),
-        Transforming(TransformOptions(reshape=Reshape(renumber=True, filters=Filters(("orders.3", "orders.5"))))),
-        Transforming(TransformOptions(reshape=Reshape(newest=NewestRule(100)))),
+        Transforming(ChangeOptions(reshape=Reshape(maps=SubjectMaps.parse(["orders.>=>old.orders.>"])))),
+        Transforming(ChangeOptions(reshape=Reshape(renumber=True, filters=Filters(("orders.3", "orders.5"))))),
+        Transforming(ChangeOptions(reshape=Reshape(newest=NewestRule(100)))),
     ],
     ids=["map", "renumber", "newest"],
 )
@@ -249,7 +249,7 @@ def test_what_fails_in_a_later_wave_leaves_nothing_half_made(tmp_path: Path, mon
     repository, runner = kept.place.open(), Counting()
     before = _there(repository)
     maps = SubjectMaps.parse(["orders.>=>old.orders.>"])
-    work = Transforming(TransformOptions(reshape=Reshape(maps=maps)))
+    work = Transforming(ChangeOptions(reshape=Reshape(maps=maps)))
     with pytest.raises(IntegrityError, match="missing"):
         work(kept.place, repository, runner)
     assert len(runner.jobs) > 3
@@ -269,7 +269,7 @@ def test_progress_of_all_waves_is_that_of_one_work(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(WAVE, 20)
     kept = _kept(tmp_path / "kept", {"A": _messages(400)})
     maps = SubjectMaps.parse(["orders.>=>old.orders.>"])
-    work = Transforming(TransformOptions(reshape=Reshape(maps=maps)))
+    work = Transforming(ChangeOptions(reshape=Reshape(maps=maps)))
     watcher, runner = Watcher(), Counting()
     assert work(kept.place, kept.place.open(), runner, watcher) is not None
     name = "the copy"

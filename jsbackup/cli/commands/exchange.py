@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream, ExportedStream
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
-    from jsbackup.planning.transforming import TransformOptions
+    from jsbackup.planning.changed_streams import ChangeOptions
     from jsbackup.planning.typed_options import TableOptions
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
@@ -358,8 +358,8 @@ def export(
         export_stream,
     )
     from jsbackup.pipeline.messages.chosen import choose_streams
-    from jsbackup.planning.transforming import plan_streams
-    from jsbackup.planning.typed_options import TableOptions, keeping_obfuscated, transform_options
+    from jsbackup.planning.changed_streams import plan_streams
+    from jsbackup.planning.typed_options import TableOptions, change_options, keeping_obfuscated
     from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
@@ -375,7 +375,7 @@ def export(
     asked = with_key_beside(asked, directory)
     if kind in CONFIG_FORMATS and (given := about_messages(asked)):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
-    options, secret = transform_options(asked, streams), mask_secret(dict(mask_key), environment())
+    options, secret = change_options(asked, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
     whole = None if "://" in directory else Path(directory)
     keeping = keeping_obfuscated(asked.obfuscation_key, options.reshape, whole=whole)
@@ -434,7 +434,7 @@ def export(
 def _write_tables(
     shared: Shared,
     wanted: WantedBackup,
-    options: TransformOptions,
+    options: ChangeOptions,
     *,
     tables: TableOptions,
     output: str,

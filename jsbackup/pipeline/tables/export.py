@@ -1,6 +1,6 @@
 """Export streams as tables of files: of one backup, or of all that the tables do not have yet.
 
-Messages may be changed on the way, as a restore would change them (`planning/transforming.py`).
+Messages may be changed on the way, as a restore would change them (`planning/changed_streams.py`).
 
 Tables are extended by a walk over the backups, oldest first (`stream_walk.py`): each message comes from the first
 backup that has it, once, whatever was removed at the source later; so does what a backup has that came late. A table
@@ -47,16 +47,16 @@ from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.planning.rules import Rule
-from jsbackup.planning.selection.renumbering import renumbered_entry
-from jsbackup.planning.selection.subset import KeptStream, segments_within
-from jsbackup.planning.transforming import (
+from jsbackup.planning.changed_streams import (
+    ChangeOptions,
     PlannedStream,
-    TransformOptions,
-    about_transformed,
+    about_changed,
     plan_streams,
     refuse_results,
 )
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.selection.renumbering import renumbered_entry
+from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.progress import Progress
 from jsbackup.readable import alike, format_count, without_name
 from jsbackup.repository.checks.folder_listing import FolderListings
@@ -122,7 +122,7 @@ class TablesAsked:
     """
 
     kind: TableFormat
-    options: TransformOptions = field(default_factory=TransformOptions)
+    options: ChangeOptions = field(default_factory=ChangeOptions)
     mask_key: MaskKey = field(default_factory=MaskKey)
     append: bool = False
     by_day: bool = False
@@ -518,7 +518,7 @@ def export_tables(
     return Exported(len(files), sum(file.bytes for file in files), exported, target.was_empty, plan.refused)
 
 
-def _lenient(options: TransformOptions) -> TransformOptions:
+def _lenient(options: ChangeOptions) -> ChangeOptions:
     """That nothing of what is new matches says nothing about the options."""
     return replace(options, allow_nothing=True)
 
@@ -599,7 +599,7 @@ def _exported(
     results: Sequence[tuple[Addition, Sequence[WrittenRun]]],
     plan: PlannedExport,
     *,
-    options: TransformOptions,
+    options: ChangeOptions,
     target: ExportTarget,
 ) -> ExportedStream:
     told = list(plan.told.get(name, ()))
@@ -607,7 +607,7 @@ def _exported(
     messages = sum(file.rows for _, runs in results for run in runs for file in run.files)
     for one, runs in results[-1:]:
         kept = _kept(one, runs)
-        found = about_transformed(_came(one, runs), kept, options) if messages or target.was_empty else ()
+        found = about_changed(_came(one, runs), kept, options) if messages or target.was_empty else ()
         # Of messages of which nothing is written, nothing is restored.
         nothing = f"nothing is written: none of its {format_count(kept.had, 'message')} is kept"
         notes += [nothing if about.rule is Rule.NOTHING_KEPT else about.reason for about in found]

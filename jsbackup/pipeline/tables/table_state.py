@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.stream_walk import StreamOffsets
-from jsbackup.planning.transforming import TransformOptions
+from jsbackup.planning.changed_streams import ChangeOptions
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import summary_of
@@ -118,7 +118,7 @@ def life_of(stream: StreamBackup, reshape: Reshape) -> str:
     return life if reshape.obfuscation is None else keyed_hash(reshape.obfuscation.names.secret, life.encode())
 
 
-def refuse_unsteady(options: TransformOptions) -> None:
+def refuse_unsteady(options: ChangeOptions) -> None:
     """Raise UsageError for options whose result for old messages changes with new ones."""
     reshape = options.reshape
     unsteady = [] if reshape.newest is None else [str(reshape.newest)]
@@ -131,7 +131,7 @@ def refuse_unsteady(options: TransformOptions) -> None:
 
 
 def source_of(
-    stream: str, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes, partition: str
+    stream: str, manifest: Manifest, options: ChangeOptions, *, mask_secret: bytes, partition: str
 ) -> TableSource:
     """Return what the table of a stream of a backup is made of. `mask_secret` is the key of masks, b"" without one."""
     reshape, obfuscation, summary = options.reshape, options.reshape.obfuscation, summary_of(manifest)

@@ -2,7 +2,7 @@
 
 Do long work in waves: some thousands of segments at a time, so that memory does not grow with their number.
 
-`copy` reshapes segments so (`jobs/transform.py`), and whatever joins short ones joins them
+`copy` reshapes segments so (`jobs/changed_copy.py`), and whatever joins short ones joins them
 (`jobs/joining.py`).
 
 What a task reads of long lists of segments: runs of them, which pages name.

@@ -12,8 +12,8 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.reshape_task import CountPieces, MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
+from jsbackup.planning.changed_streams import PlannedStream
 from jsbackup.planning.selection.newest_pass import with_newest
-from jsbackup.planning.transforming import PlannedStream
 from jsbackup.progress import Progress
 
 __all__ = ["numbered_runs", "with_newest_of"]

@@ -17,7 +17,7 @@ from jsbackup.pipeline.tables.export import Exported, TablesAsked, export_tables
 from jsbackup.pipeline.tables.target import files_target, tables_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess, TaskRunner
-from jsbackup.planning.transforming import TransformOptions
+from jsbackup.planning.changed_streams import ChangeOptions
 from jsbackup.progress import NullProgress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.stores.base import Store
@@ -73,7 +73,7 @@ def export(
     place: RepositoryRef,
     kind: TableFormat,
     *,
-    options: TransformOptions | None = None,
+    options: ChangeOptions | None = None,
     token: str = "00ff00ff",
     runner: TaskRunner | None = None,
     by_day: bool = False,
@@ -82,7 +82,7 @@ def export(
     streams: Sequence[str] = (),
 ) -> Exported:
     """Export, with --append unless it is told otherwise."""
-    asked = TablesAsked(kind, options or TransformOptions(), append=append, by_day=by_day, catalog=catalog)
+    asked = TablesAsked(kind, options or ChangeOptions(), append=append, by_day=by_day, catalog=catalog)
     opening = tables_target(place, token, append=append)
     if kind is TableFormat.JSONL:
         opening = files_target(place, token)

@@ -30,7 +30,7 @@ from jsbackup.pipeline.tables import export as export_module
 from jsbackup.pipeline.tables.export import TablesAsked, all_refused, export_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.tasks import OnSpark
-from jsbackup.planning.transforming import TransformOptions
+from jsbackup.planning.changed_streams import ChangeOptions
 from jsbackup.repository.manifest import Manifest
 from jsbackup.transforms.cut import AtSequence, Cut
 from jsbackup.transforms.reshape import Reshape
@@ -62,8 +62,8 @@ def _place(folder: Path) -> RepositoryRef:
     return place_of(str(folder), S3Settings(), {})
 
 
-def _cut(last: int) -> TransformOptions:
-    return TransformOptions(reshape=Reshape(cut=Cut(until=AtSequence(last))))
+def _cut(last: int) -> ChangeOptions:
+    return ChangeOptions(reshape=Reshape(cut=Cut(until=AtSequence(last))))
 
 
 @each

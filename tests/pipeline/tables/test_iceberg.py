@@ -282,7 +282,7 @@ def test_an_output_that_cannot_be_made_is_the_error_of_export(tmp_path: Path) ->
         (tmp_path / "no" / "such", f"there is no folder {tmp_path / 'no'} to make it in", "Make that first."),
         (tmp_path / "file", f"{tmp_path / 'file'} is not a folder", ""),
         (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} is not a folder", ""),
-        (tmp_path / "file" / "in", f"there is no folder {tmp_path / 'file'} to make it in", "Make that first."),
+        (tmp_path / "file" / "within", f"{tmp_path / 'file'} is not a folder", ""),
     ):
         into = ["export", "latest", "--format", "parquet"]
         for line, own in (

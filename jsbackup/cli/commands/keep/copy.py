@@ -267,17 +267,17 @@ def _copy_changed(
     where: Where | None,
 ) -> Result:
     """Make a changed copy of a backup."""
+    from jsbackup.pipeline.jobs.changed_copy import make_changed_copy, plan_changed_copy
     from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable, lent
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
-    from jsbackup.planning.typed_options import keeping_obfuscated, transform_options
+    from jsbackup.planning.typed_options import change_options, keeping_obfuscated
 
     if len(backups) != 1:
         raise UsageError(
             "a changed copy is of exactly one backup", hint="Name it: its id, or latest. Name streams with --stream."
         )
-    options, key = transform_options(asked, streams), MaskKey(mask_key)
+    options, key = change_options(asked, streams), MaskKey(mask_key)
     options.reshape.masks.check_secret(key.secret())
     if where is not None and where.is_elsewhere:
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
@@ -301,12 +301,12 @@ def _copy_changed(
         wanted = WantedBackup(backups[0], streams=options.streams, silent=shared.output.as_json)
         manifest = find_backup(shared, source, wanted)
         check_readable(source)
-        plan = plan_transform(manifest, options)
+        plan = plan_changed_copy(manifest, options)
         if where is not None:
             make_now(target)  # executors open it themselves
         with job_runner(where, place, source) as runner, lent(target_place, target):
             run = JobRun(runner, target_place, target, lease, progress)
-            made, results = transform_backup(run, plan, place, mask_key=key)
+            made, results = make_changed_copy(run, plan, place, mask_key=key)
         lost = _lost_readers(source, target)
     document: JsonObject = {
         "backup": made.id,

@@ -37,18 +37,18 @@ from jsbackup.pipeline.tasks.packing import as_one, pack_tasks, waves
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
+from jsbackup.planning.changed_streams import (
+    ChangeOptions,
+    PlannedStream,
+    about_changed,
+    changed_entry,
+    plan_streams,
+    refuse_results,
+)
 from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
 from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
-from jsbackup.planning.transforming import (
-    PlannedStream,
-    TransformOptions,
-    about_transformed,
-    plan_streams,
-    refuse_results,
-    transformed_entry,
-)
 from jsbackup.progress import Progress
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
@@ -73,19 +73,19 @@ from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.renumber import KnownRanks
 
-__all__ = ["Made", "TransformPlan", "plan_transform", "transform_backup", "transform_streams"]
+__all__ = ["ChangedCopyPlan", "Made", "make_changed_copy", "make_changed_streams", "plan_changed_copy"]
 
 
 @dataclass(frozen=True, slots=True)
-class TransformPlan:
+class ChangedCopyPlan:
     """The planned changes of a backup."""
 
     manifest: Manifest
-    options: TransformOptions
+    options: ChangeOptions
     streams: tuple[PlannedStream, ...]
 
 
-def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPlan:
+def plan_changed_copy(manifest: Manifest, options: ChangeOptions) -> ChangedCopyPlan:
     """Plan the changes of each stream; reads no messages.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPl
     if not options.words and not options.streams:
         raise UsageError("nothing to change", hint="Say what, such as --mask or --rename.")
     entries = choose_streams(manifest, [glob.pattern for glob in options.streams])
-    return TransformPlan(manifest, options, plan_streams(manifest, entries, options, "copied"))
+    return ChangedCopyPlan(manifest, options, plan_streams(manifest, entries, options, "copied"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Made:
     kept: KeptStream
 
 
-def transform_streams(
-    run: JobRun[TaskRunner], plan: TransformPlan, source: RepositoryRef, *, mask_key: MaskKey
+def make_changed_streams(
+    run: JobRun[TaskRunner], plan: ChangedCopyPlan, source: RepositoryRef, *, mask_key: MaskKey
 ) -> list[Made]:
-    """Store the streams of a plan. Arguments and errors are those of `transform_backup`."""
+    """Store the streams of a plan. Arguments and errors are those of `make_changed_copy`."""
     return _Making(run, plan, source, mask_key).make()
 
 
@@ -120,7 +120,7 @@ class _Making:
     """One run of a plan."""
 
     run: JobRun[TaskRunner]
-    plan: TransformPlan
+    plan: ChangedCopyPlan
     source: RepositoryRef
     mask_key: MaskKey
 
@@ -196,7 +196,7 @@ class _Making:
     def _finished(self, one: PlannedStream, stored: _Storing | None) -> Made:
         run = None if stored is None else stored.run
         kept = self._kept(one, run, None if stored is None else stored.consumers)
-        found = list(about_transformed(one, kept, self.plan.options))
+        found = list(about_changed(one, kept, self.plan.options))
         notes = [finding.reason for finding in found if not finding.code]
         notes += [
             f"consumer {after.name}: {after.reason}"
@@ -204,7 +204,7 @@ class _Making:
             if after.reason != before.reason
         ]
         segments = one.entry.segments if stored is None else stored.listed.finish()
-        made = transformed_entry(one, kept)
+        made = changed_entry(one, kept)
         made = replace(
             made,
             incarnation=one.incarnation,
@@ -301,9 +301,9 @@ def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Capt
     )
 
 
-def transform_backup(
+def make_changed_copy(
     run: JobRun[TaskRunner],
-    plan: TransformPlan,
+    plan: ChangedCopyPlan,
     source: RepositoryRef,
     *,
     mask_key: MaskKey | None = None,
@@ -333,7 +333,7 @@ def transform_backup(
         tags={} if obfuscation else plan.manifest.tags,
         selection=Selection(() if obfuscation else tuple(glob.pattern for glob in plan.options.streams)),
     )
-    made = transform_streams(run, plan, source, mask_key=key)
+    made = make_changed_streams(run, plan, source, mask_key=key)
     results = [(one, result.kept) for one, result in zip(plan.streams, made, strict=True)]
     refuse_results(plan.manifest.id, plan.options, results, "copied")
     run.lease.check()
@@ -342,7 +342,7 @@ def transform_backup(
     return manifest, made
 
 
-def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
+def _manifest(plan: ChangedCopyPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
     before = plan.manifest
     skipped = tuple(one for one in before.skipped if is_chosen(one.name, plan.options.streams, ()))
     if (obfuscation := plan.options.reshape.obfuscation) is not None:
@@ -352,7 +352,7 @@ def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Mani
     return replace(manifest, result=before.result if incomplete else BackupResult.COMPLETE, skipped=skipped)
 
 
-def _source(plan: TransformPlan) -> Source:
+def _source(plan: ChangedCopyPlan) -> Source:
     before, options = plan.manifest, plan.options
     done = {"backup": before.id, "options": options.words, "cut": options.reshape.cut.to_json()}
     if options.reshape.obfuscation is not None:  # without the values of options, which name streams and subjects

@@ -32,17 +32,17 @@ from jsbackup.transforms.renumber import renumbered_consumer
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
+    "ChangeOptions",
     "PlannedStream",
-    "TransformOptions",
-    "about_transformed",
+    "about_changed",
+    "changed_entry",
     "plan_streams",
     "refuse_results",
-    "transformed_entry",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class TransformOptions:
+class ChangeOptions:
     """The options. `streams` are names or globs; none means all."""
 
     streams: tuple[Glob, ...] = ()
@@ -109,7 +109,7 @@ class PlannedStream:
 
 
 def plan_streams(
-    manifest: Manifest, entries: Sequence[StreamBackup], options: TransformOptions, done: str
+    manifest: Manifest, entries: Sequence[StreamBackup], options: ChangeOptions, done: str
 ) -> tuple[PlannedStream, ...]:
     """Plan the changes of each stream; `done` says what is to be done with them, in errors.
 
@@ -139,7 +139,7 @@ def plan_streams(
     return tuple(planned)
 
 
-def transformed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
+def changed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
     """Return what was kept of the stream with its new name and configurations, which follow new sequences."""
     configs = planned.reshaped.consumers
     if kept.numbers is not None:
@@ -157,7 +157,7 @@ def transformed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
     )
 
 
-def about_transformed(planned: PlannedStream, kept: KeptStream, options: TransformOptions) -> Iterator[Finding]:
+def about_changed(planned: PlannedStream, kept: KeptStream, options: ChangeOptions) -> Iterator[Finding]:
     """Yield findings on the result of a stream, after its messages were read. Some are refusals."""
     entry, messages = planned.entry, planned.reshaped.messages
     yield from planned.reshaped.warnings
@@ -178,7 +178,7 @@ def about_transformed(planned: PlannedStream, kept: KeptStream, options: Transfo
 
 def refuse_results(
     backup: str,
-    options: TransformOptions,
+    options: ChangeOptions,
     results: Sequence[tuple[PlannedStream, KeptStream]],
     done: str,
     *,
@@ -195,7 +195,7 @@ def refuse_results(
             f"nothing was {done}: none of the {had:,} messages would be left",
             hint="Check the options that choose messages, such as --since, --subject and --header.",
         )
-    found = [finding for one, kept in results for finding in about_transformed(one, kept, options)]
+    found = [finding for one, kept in results for finding in about_changed(one, kept, options)]
     refusals = [one for one in found if one.code and not (masks_only and one.rule is Rule.KEEPS_NOTHING)]
     if left:
         masks = options.reshape.masks.masks
