@@ -133,7 +133,7 @@ def test_copying_what_is_there_already() -> None:
     source, target = (ManyBackups(BACKUPS, uncovered=UNCOVERED) for _ in range(2))
     lease = lease_on(target)
     with (
-        counted(source, 1 + 2 * PAGES + UNCOVERED + 3) as ours,
+        counted(source, 1 + 3 * PAGES + UNCOVERED + 3) as ours,
         counted(target, 1 + 2 * PAGES + UNCOVERED + 3) as theirs,
     ):
         here = Repository.open(ours)

@@ -37,9 +37,8 @@ def test_a_mistyped_location_names_the_repository_beside_it(
     started: tuple[str, Path], typed: Type, tmp_path: Path
 ) -> None:
     right, wrong = started[1] / "repository", started[1] / "repositroy"
-    for command in (("list", "-r", wrong), ("repair", "--from", wrong, "-r", right)):
-        done = typed(*command)
-        assert done.code == 10 and f"no repository at {wrong}\nhint: Did you mean {right}?\n" in done.err
+    done = typed("list", "-r", wrong)
+    assert done.code == 10 and f"no repository at {wrong}\nhint: Did you mean {right}?\n" in done.err
     done = typed("list", "-r", tmp_path / "elsewhere")
     assert done.code == 10 and "hint: Check the location. 'jsbackup init' makes a repository there.\n" in done.err
     done = typed("repair", "--from", tmp_path / "elsewhere", "-r", right)
