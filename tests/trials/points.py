@@ -130,9 +130,9 @@ POINTS: dict[int, tuple[str, ...]] = {
     20: (
         "test_first_backup.py::test_first_backups_at_once_both_succeed_whatever_the_order",
         "protocol/test_info.py::test_a_message_without_a_time_is_refused",
-        "cli/schedules/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
-        "cli/schedules/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",
-        "cli/schedules/test_schedule.py::test_no_path_makes_lines_of_a_schedule_of_its_own",
+        "cli/commands/operate/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
+        "cli/commands/operate/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",
+        "cli/commands/operate/test_schedule.py::test_no_path_makes_lines_of_a_schedule_of_its_own",
         "test_odd_names.py::test_streams_with_blanks_that_servers_take_are_backed_up_and_restored",
         "test_odd_names.py::test_a_permission_for_such_a_name_is_missed_at_once",
     ),
