@@ -28,7 +28,6 @@ import base64
 import binascii
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +42,7 @@ from jsbackup.config.connection import (
     connection_options,
     layered_connection,
 )
-from jsbackup.config.profiles import expand_variables, read_toml
+from jsbackup.config.profiles import expand_variables, read_toml, readable_by_others
 from jsbackup.config.secrets import (
     Secret,
     expand_path,
@@ -157,7 +156,7 @@ def read_accounts(path: Path, environ: Mapping[str, str]) -> AccountsFile:
     return AccountsFile(
         path,
         tables,
-        exposed=secret and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)),
+        exposed=secret and readable_by_others(path, "file of accounts"),
         creds=settings.get("creds", ()),
         signing_keys=settings.get("signing-keys", ()),
         contexts=settings.get("contexts", ()),
@@ -299,7 +298,11 @@ def place(text: str, keep: str, option: str, environ: Mapping[str, str]) -> Path
             )
         return path
     path = expand_path(text, environ)
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:  # not chained: the file name may be a secret given by mistake
+        raise UsageError(f"{option}: cannot read {shown(str(path))}: {(error.strerror or '').lower()}") from None
+    if not exists:
         braces = " In a pattern, write {account} for the account." if "{" in text else ""
         raise UsageError(f"{option}: there is no {shown(str(path))}", hint=f"Name a folder or a file.{braces}")
     return path

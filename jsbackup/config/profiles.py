@@ -38,6 +38,7 @@ __all__ = [
     "expand_variables",
     "read_config",
     "read_toml",
+    "readable_by_others",
 ]
 
 
@@ -122,11 +123,15 @@ def examine_config(path: Path) -> ConfigFile:
             problems.append(UsageError(f"{path}: profile {name} is not a table", hint=f"Write [profiles.{name}]."))
         else:
             profiles[name] = table
+    return ConfigFile(path, tables[_DEFAULTS], profiles, readable_by_others(path, "config file"), tuple(problems))
+
+
+def readable_by_others(path: Path, what: str) -> bool:
+    """Return whether users besides its owner can read a file; `what` is as in `read_toml`. Raises UsageError."""
     try:
-        mode = path.stat().st_mode
+        return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
     except OSError as error:
-        raise UsageError(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
-    return ConfigFile(path, tables[_DEFAULTS], profiles, bool(mode & (stat.S_IRGRP | stat.S_IROTH)), tuple(problems))
+        raise UsageError(f"cannot read the {what} {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:

@@ -170,7 +170,8 @@ def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str | bytes], ...]:
     if not mask_key_file:
         return ()
     file = expand_path(mask_key_file, environment()).absolute()
-    if file.is_file() or not file.exists():
+    # Path.is_file() raises for a name that is too long, and for a folder that may not be looked into.
+    if os.path.isfile(file) or not os.path.exists(file):  # noqa: PTH110, PTH113
         return (("mask_key_file", str(file)),)
     if click.get_current_context().params["spark"] is not None:
         raise UsageError(
@@ -180,9 +181,13 @@ def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str | bytes], ...]:
     return (("mask_key_file", mask_secret({"mask_key_file": str(file)}, environment())),)
 
 
-mask_key_option = gathered(
-    "mask_secret", ["mask_key_file"], lambda **given: mask_secret(given, environment()), [_MASK_KEY]
-)
+def _key(mask_key_file: str | None) -> bytes:
+    if click.get_current_context().params.get("spark") is not None:
+        _key_name(mask_key_file)  # refuses a pipe
+    return mask_secret({"mask_key_file": mask_key_file}, environment())
+
+
+mask_key_option = gathered("mask_secret", ["mask_key_file"], _key, [_MASK_KEY])
 """Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
 mask_key_name = gathered("mask_key", ["mask_key_file"], _key_name, [_MASK_KEY])

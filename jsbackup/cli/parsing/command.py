@@ -186,11 +186,12 @@ class Command(click.Command):
             ctx.config_path = expand_path(str(given["config"]), environment())
         elif names:
             ctx.config_path = default_config_path(environment())
-            if not ctx.config_path.exists():
-                raise UsageError(
-                    f"there is no profile {names[0]!r}: {ctx.config_path} is not there",
-                    hint="Write that file, or name another one with --config.",
-                )
+            with suppress(OSError):  # of a folder that may not be looked into, reading it says so
+                if not ctx.config_path.exists():
+                    raise UsageError(
+                        f"there is no profile {names[0]!r}: {ctx.config_path} is not there",
+                        hint="Write that file, or name another one with --config.",
+                    )
         if not names:
             if "config" in written and ctx.config_path is not None:
                 known = ", ".join(sorted(read_config(ctx.config_path).profiles))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_new_file
 from jsbackup.errors import JsBackupError, UsageError
 
 
@@ -60,6 +60,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
 
 def test_a_name_that_the_file_system_refuses_leaves_nothing(tmp_path: Path) -> None:
     for name in ("x" * 300, "é" * 200):
+        check_no_link(tmp_path / name)
         with pytest.raises(JsBackupError, match="cannot write"):
             write_new_file(tmp_path / name, b"one", replace=False)
     write_new_file(tmp_path / ("é" * 127), b"one", replace=False)

@@ -113,6 +113,7 @@ def test_a_place_is_a_path_or_a_folder_of_nsc(tmp_path: Path) -> None:
         "nsc://..": "not the name of an operator",
         "~/nothing": "there is no",
         "$NO/x": "names the variable NO, which is not set",
+        "x" * 300: "file name too long",
     }.items():
         with pytest.raises(UsageError) as caught:
             place(text, "creds", "--x", environ)

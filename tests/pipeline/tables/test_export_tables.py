@@ -155,8 +155,11 @@ def test_the_key_of_masks_may_be_a_pipe(tmp_path: Path) -> None:
     assert files[0] == files[1]
     done = _through_a_pipe(key, "copy", "latest", *kept.line, "--to-repo", tmp_path / "copy")
     assert done.returncode == 0, done
-    done = _through_a_pipe(key, *line, tmp_path / "c", "--spark", "local")
-    assert done.returncode == 2 and "a pipe can be read once" in done.stderr, done
+    for words in ([*line, tmp_path / "c"], ["restore", "latest", *kept.line]):
+        done = _through_a_pipe(key, *words, "--spark", "local")
+        assert done.returncode == 2 and "a pipe can be read once" in done.stderr, done
+    done = in_shell(*line, tmp_path / "d", "--mask", ">:header(N)=hash", "--mask-key-file", "x" * 300)
+    assert done.code == 2 and "File name too long" in done.err, done
 
 
 def test_masks_with_another_key_and_obfuscated_names(tmp_path: Path) -> None:

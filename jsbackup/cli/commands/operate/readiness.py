@@ -92,7 +92,8 @@ class _DoctorCommand(Command):
         """
         environ = environment()
         path = expand_path(file_name, environ) if file_name else default_config_path(environ)
-        if not (file_name or names or path.exists()):
+        # Path.exists() raises for a folder that may not be looked into, such as a home for a service.
+        if not (file_name or names or os.path.exists(path)):  # noqa: PTH110
             return []
         file = examine_config(path)
         profiles, problems = [], list(file.problems)
