@@ -29,7 +29,7 @@ import click
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.result import Result, error_json, format_count
 from jsbackup.cli.parsing.context import CommandContext, usage_error
-from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach, RepositoryLocked
+from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach, RepositoryLocked, UsageError
 from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.model import JsonObject
 
@@ -77,10 +77,11 @@ def run_each(command: click.Command, ctx: CommandContext) -> int:
     """
     output = _output_of_all(command, ctx)
     outcomes = []
+    written = dict[object, str]()
     for name in ctx.names:
         if not (output.as_json or output.quiet):
             output.line(f"profile {name}")
-        outcomes.append(_run_one(command, ctx, name, output))
+        outcomes.append(_run_one(command, ctx, name, output, written=written))
         if not (output.as_json or output.quiet):
             output.line()
     code = combined((each.code for each in outcomes), first=(DAMAGE, PolicyBreach.exit_code))
@@ -102,7 +103,10 @@ def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:
     )
 
 
-def _run_one(command: click.Command, ctx: CommandContext, name: str, output: Output) -> _Outcome:
+def _run_one(
+    command: click.Command, ctx: CommandContext, name: str, output: Output, *, written: dict[object, str]
+) -> _Outcome:
+    """Run it for one profile. `written` are the profiles by the files that they write: another one would hide them."""
     kept: list[_Kept] = []
 
     def keep(like: Output) -> Output:
@@ -112,6 +116,10 @@ def _run_one(command: click.Command, ctx: CommandContext, name: str, output: Out
     outcome = _Outcome(name)
     try:
         with command.make_context(ctx.info_name, list(ctx.words), parent=ctx.parent, only=name, print_to=keep) as one:
+            for file in filter(None, map(one.params.get, ("metrics", "html"))):
+                if written.setdefault(file, name) != name:
+                    what = f"{file} has what profile {written[file]} says"
+                    raise UsageError(what, hint="Name a file in each profile, or run the profiles one by one.")
             outcome.code = command.invoke(one) or 0
     except Interrupted:
         raise

@@ -113,3 +113,14 @@ def test_a_glob_stands_for_its_profiles_however_many(typed: Type, tmp_path: Path
     assert nothing.code == 2 and "has no profile like 'x-*'" in nothing.err
     several = typed("follow", "--config", config, "--profile", "prod-*")
     assert several.code == 2 and "'follow' runs for one profile at a time" in several.err
+
+
+def test_a_file_that_is_for_one_profile_is_not_written_over_by_the_next(typed: Type, tmp_path: Path) -> None:
+    config, metrics = tmp_path / "config.toml", tmp_path / "m.prom"
+    config.write_text(f'[profiles.a]\nrepo = "{tmp_path}/a"\n[profiles.b]\nrepo = "{tmp_path}/b"\n')
+    assert typed("init", "-r", tmp_path / "b").code == 0
+    line = ["status", "--config", config, "--profile", "a", "--profile", "b", "--metrics", metrics]
+    done = typed(*line)
+    assert "jsbackup_status_up 0" in metrics.read_text()
+    assert f"error: profile b: {metrics} has what profile a says\n" in done.err
+    assert "2 profiles: a failed (exit code 10), b failed (exit code 2)\n" in done.out and done.code == 1

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
+_LIST = "See 'jsbackup list' and 'jsbackup show'."
 _MOST = 1000
 _DIGEST_SHOWN = 12
 _SHOWN = 60  # columns of a value in a table
@@ -103,8 +104,10 @@ def history(
     for typed, glob in zip(streams, globs, strict=True):
         if not any(glob.matches(each.stream) for each in series):
             _warn(shared, unread)
+            if rules or patterns:
+                raise UsageError(f"no backup that --origin and --tag choose has a stream {glob.pattern}", hint=_LIST)
             names = repository.newest_names()
-            hint = nearest(glob.pattern, names) or "See 'jsbackup list' and 'jsbackup show'."
+            hint = nearest(glob.pattern, names) or _LIST
             if OBJECT_STREAM + typed in names:
                 hint = f"{typed} is an object store: name a file of it with --object."
             raise UsageError(f"no backup has a stream {glob.pattern}", hint=hint)

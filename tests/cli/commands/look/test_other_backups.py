@@ -199,6 +199,7 @@ def test_versions_of_a_file(changing: Changing, typed: Type) -> None:
         (["history", "files", "--key", "report"], 2, "files is an object store: name a file of it with --object."),
         (["history", "files", "--key", "report", "--object", "report"], 2, "--key and --object contradict each other"),
         (["history", "ORDERS", "--object", "report"], 2, "no backup has a stream OBJ_ORDERS"),
+        (["history", "ORDERS", "--origin", "x"], 2, "no backup that --origin and --tag choose has a stream ORDERS"),
     ],
 )
 def test_a_wrong_name_is_corrected(changing: Changing, typed: Type, words: list[str], *, code: int, text: str) -> None:
