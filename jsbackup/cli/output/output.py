@@ -46,7 +46,7 @@ _MOST_HELD_BACK = 200  # for commands that never end
 
 
 class Output:
-    """The output of results. `as_json` prints one JSON document, otherwise `text` is called to print lines.
+    """The output of results. `as_json` prints one JSON document, otherwise its blocks are printed.
 
     `log_json` prints everything on stderr, including errors, as one JSON object per line, with `labels` in each.
     """
