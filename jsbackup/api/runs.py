@@ -49,7 +49,7 @@ from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.putting_back.chosen import first_found, possible_streams
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackRun
 from jsbackup.putting_back.run import run_put_back
-from jsbackup.readable import format_count, in_sentences
+from jsbackup.readable import in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.read.latest import Choice, Wanted
@@ -149,8 +149,6 @@ def _backup(
             report = worker.complete(run_backup(BackupRun(connection, opened, options, watcher), lease))
         for note in report.notes:
             _log.warning("%s", note)
-        if not report.streams and not report.failures:
-            _log.warning("no stream was backed up: there are none, or all are left out")
         manifest = report.manifest
         if manifest is None:
             raise all_failed([failure.error for failure in report.failures])
@@ -331,11 +329,8 @@ def _restore(
         if report.code:
             lacking = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             lacking += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
-            for stream in report.streams:
-                if stream.lost_messages:
-                    lacking.append(f"stream {stream.name}: lacks {format_count(stream.lost_messages, 'message')}")
-                elif stream.incomplete:
-                    lacking.append(f"stream {stream.name}: {', '.join(stream.notes)}")
+            parts = [one for one in report.streams if one.lost or one.incomplete]
+            lacking += [f"stream {one.name}: {', '.join(one.notes) or 'it lacks messages'}" for one in parts]
             raise IncompleteError(f"not all was restored: {'; '.join(lacking)}", result=outcome)
         return outcome
 

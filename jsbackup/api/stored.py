@@ -31,11 +31,12 @@ from jsbackup.config import Glob, environment, key_secrets, nearest, parse_glob,
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.look.buckets.bucket import KeyValueBucket
-from jsbackup.look.buckets.object_bucket import ObjectBucket
+from jsbackup.look.buckets.bucket import KeyRevision, KeyValueBucket
+from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
 from jsbackup.look.message import LookedUp
 from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.segments import heads, refs_within
+from jsbackup.look.newest_messages import check_newest, newest_messages
+from jsbackup.look.segments import refs_within, wanted_rows
 from jsbackup.look.stream import message_at, with_messages
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
@@ -43,8 +44,6 @@ from jsbackup.pipeline.messages.followed import all_messages
 from jsbackup.pipeline.queries.query import backup_streams, ranged_streams, run_query
 from jsbackup.pipeline.queries.segment_source import SegmentSource
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
-from jsbackup.planning.selection.newest_pass import with_newest
-from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import read_keys
@@ -55,12 +54,10 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.sources import Wanted, counts
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 from jsbackup.times import datetime_of, format_time, parse_time
 from jsbackup.tool import TOOL
-from jsbackup.transforms.rename import StreamKind, kinds_of
 from jsbackup.transforms.reshape import Reshape
 
 if TYPE_CHECKING:
@@ -82,6 +79,13 @@ _log = logging.getLogger(__name__)
 
 StreamMessage: TypeAlias = LookedUp
 """A message. `time` is when the server stored it, to the microsecond; `headers` is the header block as bytes."""
+
+Revision: TypeAlias = KeyRevision
+"""A revision of a key, stored at `time`. `operation` is `put`, `delete` or `purge`; `value` is empty unless it was put.
+"""
+
+StoredFile: TypeAlias = ObjectEntry
+"""A file of an object store, stored at `time`. `link` says what it is a link to, None if it is not a link."""
 
 
 def open(
@@ -480,16 +484,8 @@ class Stream:
         if unknown := [name for name in names if name not in BATCH_SCHEMA.names]:
             raise UsageError(f"there is no column {unknown[0]!r}", hint=f"Choose from {', '.join(BATCH_SCHEMA.names)}.")
         schema = pa.schema([BATCH_SCHEMA.field(name) for name in names])
-        reshape = chosen_by("scan", subject, wanted, WantedMessages)
-        if reshape.newest is not None:
-            batches = self.messages(subject, **wanted)  # which look at all messages first
-        else:
-            self._check_messages()
-            chosen = MessageFilter.of(reshape.cut, reshape.filters)
-            refs, read = refs_within(self._entry.segments, chosen), {*names, *chosen.columns}
-            columns = [name for name in BATCH_SCHEMA.names if name in read]
-            batches = (batch for ref in refs for batch in heads(self._objects, ref, chosen, columns))
-        return pa.RecordBatchReader.from_batches(schema, (_with_text(one.select(names), schema) for one in batches))
+        batches = self._batches(names, self._chosen("scan", subject, wanted))
+        return pa.RecordBatchReader.from_batches(schema, (_with_text(batch, schema) for batch in batches))
 
     def messages(
         self, subject: str | Sequence[str] | None = None, **wanted: Unpack[WantedMessages]
@@ -518,18 +514,23 @@ class Stream:
             UsageError: an argument is wrong, or the backup has only the configuration of the stream.
             UnsupportedError: they are in an archive format that this version does not know.
         """
-        self._check_messages()
-        reshape = chosen_by("messages", subject, wanted, WantedMessages)
-        if wanted.get("kv_compact") and StreamKind.KEY_VALUE not in kinds_of(self.name, self._entry.config):
-            raise UsageError(f"kv_compact: stream {self.name} is not a key-value bucket")
-        return self._batches(reshape)
+        return self._batches(BATCH_SCHEMA.names, self._chosen("messages", subject, wanted))
 
-    def _batches(self, reshape: Reshape) -> Iterator[MessageBatch]:
-        # Without the memory budget of a run: a thread that reads two streams side by side would wait for itself.
-        reader = SegmentReader(self._objects)
-        reshape = with_newest(self._objects, self._entry, reshape)
-        batches = (batch for ref in segments_within(self._entry, reshape.cut) for batch in reader.read(ref))
-        yield from reshape.apply(batches, stream=self.name) if reshape else batches
+    def _chosen(self, called: str, subject: str | Sequence[str] | None, wanted: WantedMessages) -> Reshape:
+        self._check_messages()
+        reshape = chosen_by(called, subject, wanted, WantedMessages)
+        check_newest(self.backup._manifest, self._entry, reshape.newest)
+        return reshape
+
+    def _batches(self, names: Sequence[str], chosen: Reshape) -> Iterator[MessageBatch]:
+        """Yield some columns of the chosen messages."""
+        wanted = MessageFilter.of(chosen.cut, chosen.filters)
+        wanted = newest_messages(self._objects, self._entry, wanted, chosen.newest)
+        columns = [name for name in BATCH_SCHEMA.names if name in {*names, *wanted.columns}]
+        for ref in refs_within(self._entry.segments, wanted):
+            # Without the memory budget of a run: a thread that reads two streams side by side would wait for itself.
+            for batch in wanted_rows(self._objects.fetch(ref), wanted, columns):
+                yield batch.select(list(names))
 
     def message(self, sequence: int) -> StreamMessage:
         """Return one message. Raises JsBackupError if the backup does not have it, and as `messages`."""
@@ -560,22 +561,11 @@ class Stream:
 
     def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
         """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
-        return [
-            Revision(
-                one.revision,
-                datetime_of(one.timestamp_ns),
-                one.operation,
-                one.value if one.operation == "put" else None,
-            )
-            for one in self._bucket.revisions(key, edge_of(at))
-        ]
+        return list(self._bucket.revisions(key, edge_of(at)))
 
     def objects(self) -> list[StoredFile]:
         """Return the files of this object store, without deleted ones. Raises as `value`."""
-        return [
-            StoredFile(one.name, one.size, datetime_of(one.modified_ns), str(one.link or ""))
-            for one in self._object_store.entries()[0]
-        ]
+        return self._object_store.entries()[0]
 
     def read_object(self, name: str) -> Iterator[bytes]:
         """Yield the content of a file of this object store, in pieces. A link is not followed.
@@ -640,27 +630,6 @@ class Consumer:
     ack_floor_seq: int | None
     exact: bool
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """A revision of a key. `operation` is `put`, `delete` or `purge`; `value` is None unless it was put."""
-
-    revision: int
-    time: datetime
-    operation: str
-    value: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of an object store. `time` is when it was stored; `link` says what it is a link to, "" if it is not a
-    link."""
-
-    name: str
-    size: int
-    time: datetime
-    link: str
 
 
 def repository_of(source: Backup | BackupRepository, name: str = "source") -> BackupRepository:

@@ -28,7 +28,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.repository.refs import PageRef
 
-__all__ = ["heads", "in_parallel", "matching", "refs_within"]
+__all__ = ["heads", "in_parallel", "matching", "refs_within", "wanted_rows"]
 
 # They wait for the store, or compute SHA-256. What they hold is within the budget of `Objects.room`, but not what they
 # decode, so few work on large segments at once. Small ones cost little but the wait for the store.
@@ -71,7 +71,7 @@ def matching(
     refs = refs_within(segments, wanted, newest_first=newest_first)
     for ref in _holding(objects, refs, wanted):
         # Without the memory budget: a thread that reads two streams side by side would wait for itself.
-        yield from _scan(objects.fetch(ref), wanted, BATCH_SCHEMA.names, newest_first=newest_first)
+        yield from wanted_rows(objects.fetch(ref), wanted, BATCH_SCHEMA.names, newest_first=newest_first)
         give_back(ref.bytes)
 
 
@@ -105,10 +105,10 @@ def heads(
         share.hold(ref.size)
         data = objects.fetch(ref)
         with turn if turn is not None and ref.bytes > _SMALL_BYTES else nullcontext():
-            yield from _scan(data, wanted, columns)
+            yield from wanted_rows(data, wanted, columns)
 
 
-def _scan(
+def wanted_rows(
     data: bytes, wanted: MessageFilter, columns: Sequence[str], *, newest_first: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of the wanted messages in a segment that is known to be the stored one."""

@@ -56,7 +56,7 @@ def test_values_at_moments_and_files(target: NatsServer, tmp_path: Path) -> None
     assert [(one.revision, one.operation, one.value) for one in rows] == [
         (1, "put", b"one"),
         (2, "put", b"two"),
-        (3, "delete", None),
+        (3, "delete", b""),
     ]
     assert bucket.value("k", 2) == b"two"
     assert bucket.keys(at=2) == {"k": 2} and bucket.keys("full") == {"full": 7}

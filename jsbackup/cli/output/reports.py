@@ -60,8 +60,6 @@ def stored_result(
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
     notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
-    if not stored and not failures:
-        notes.append("no stream was backed up: there are none, or all are left out")
     document = backup_json(manifest, stored, failures, notes)
     return Result(document, _stored_text(document), _code(manifest, lost_readers))
 

@@ -444,6 +444,7 @@ def finish_backup(
     damaged += [one.stream.name for one in results if one.stream.lost]
     lossy = [one.stream.name for one in results if one.stream.lost_since]
     notes += (f"{', '.join(lossy)}: {_LOSS_HINT}",) if lossy else ()
+    notes += () if results or failures else ("no stream was backed up: there are none, or all are left out",)
     if damaged:
         notes += (f"{', '.join(damaged)}: {DAMAGE_HINT}",)
     manifest = repository.paged(manifest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice
 
 from jsbackup.config import nearest
@@ -26,7 +27,7 @@ from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command
-from jsbackup.times import format_time
+from jsbackup.times import datetime_of, format_time
 from jsbackup.transforms.cut import Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation, has_expired, operation_of
 from jsbackup.transforms.subjects import check_pattern
@@ -59,6 +60,11 @@ class KeyRevision:
     operation: KeyOperation
     value: bytes
     expired: bool = False
+
+    @property
+    def time(self) -> datetime:
+        """When it was stored, to the microsecond."""
+        return datetime_of(self.timestamp_ns)
 
     @property
     def words(self) -> str:

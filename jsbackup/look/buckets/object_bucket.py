@@ -15,6 +15,7 @@ import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
@@ -27,6 +28,7 @@ from jsbackup.names import OBJECT_STREAM, is_name
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.shell import quoted_command
 from jsbackup.strict_json import read_json
+from jsbackup.times import datetime_of
 from jsbackup.transforms.cut import AtSequence, Cut
 
 __all__ = [
@@ -68,6 +70,11 @@ class ObjectEntry:
     deleted: bool
     link: ObjectLink | None
     chunk_subject: str
+
+    @property
+    def time(self) -> datetime:
+        """When its description was stored, to the microsecond."""
+        return datetime_of(self.modified_ns)
 
 
 class ObjectBucket(StoredBucket):
