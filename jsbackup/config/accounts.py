@@ -156,7 +156,7 @@ def read_accounts(path: Path, environ: Mapping[str, str]) -> AccountsFile:
     return AccountsFile(
         path,
         tables,
-        exposed=secret and readable_by_others(path, "file of accounts"),
+        exposed=secret and readable_by_others(path),
         creds=settings.get("creds", ()),
         signing_keys=settings.get("signing-keys", ()),
         contexts=settings.get("contexts", ()),
@@ -174,8 +174,6 @@ def _texts(table: Mapping[str, object], where: str) -> dict[str, str]:
         if not isinstance(value, str) or not value:
             raise UsageError(f"{where}: {key} is not a text")
         texts[_KEYS[key]] = value
-    if not texts:
-        raise UsageError(f"{where}: there is no login in it")
     return texts
 
 
@@ -291,18 +289,9 @@ def place(text: str, keep: str, option: str, environ: Mapping[str, str]) -> Path
                 f"{option} {shown(text)}: not the name of an operator", hint="Write nsc, or nsc://OPERATOR."
             )
         path = nsc_folder(keep, environ) / (operator if keep == "creds" else "")
-        if not path.is_dir():
-            raise UsageError(
-                f"{option} {shown(text)}: nsc has no folder {path}",
-                hint="It is below NKEYS_PATH, XDG_DATA_HOME or ~/.local/share, as 'nsc env' says.",
-            )
-        return path
-    path = expand_path(text, environ)
-    try:
-        exists = path.exists()
-    except OSError as error:  # not chained: the file name may be a secret given by mistake
-        raise UsageError(f"{option}: cannot read {shown(str(path))}: {(error.strerror or '').lower()}") from None
-    if not exists:
+    else:
+        path = expand_path(text, environ)
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name that is too long
         braces = " In a pattern, write {account} for the account." if "{" in text else ""
         raise UsageError(f"{option}: there is no {shown(str(path))}", hint=f"Name a folder or a file.{braces}")
     return path
@@ -376,8 +365,6 @@ def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
 
     def read(path: Path) -> AccountSeed | None:
         seed = parse_account_seed(read_file(path, "file"), f"file {path}")
-        if seed is None and path == where:
-            raise UsageError(f"the file {path} does not hold an account's seed", hint="It starts with SA.")
         return None if seed is None else AccountSeed(str(path), seed)
 
     return _read_all(
@@ -385,7 +372,8 @@ def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
         _SEEDS,
         read,
         UsageError(
-            f"there is no account's seed below {where}", hint=f"Seeds are in files that end in {' or '.join(_SEEDS)}."
+            f"there is no account's seed in or below {where}",
+            hint=f"Such a seed starts with SA, and its file ends in {' or '.join(_SEEDS)}.",
         ),
     )
 

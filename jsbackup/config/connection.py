@@ -13,8 +13,8 @@ named.
 
 A context is `context/<name>.json` below `$XDG_CONFIG_HOME/nats` (or `~/.config/nats`); `context.txt` beside that folder
 holds the name of the selected one. A name that ends in `.json` and is an existing file is that file, as in the CLI.
-Unknown keys are ignored: the CLI adds some with each release. Keys that change *where* to connect and that jsbackup
-does not support (SOCKS proxy, Windows certificate store) are refused: without them it would connect to something else.
+Unknown keys are ignored: the CLI adds some with each release. A SOCKS proxy, which jsbackup does not support, is
+refused: without it, it would connect to something else.
 The old key `nsc` (`OPERATOR/ACCOUNT/USER`) stands for what nsc knows about a user: the credentials, unless the context
 has `creds`, and the servers, unless it has `url`.
 
@@ -204,7 +204,7 @@ def layered_connection(
     context = read_context(name, environ) if name else ConnectionOptions()
     layers = (options, variables, context)
     if _first(layers, "socks_proxy"):
-        raise UsageError("a SOCKS proxy is not supported", hint="Unset NATS_SOCKS_PROXY.")
+        raise UsageError("a SOCKS proxy is not supported", hint="Unset NATS_SOCKS_PROXY, or take another context.")
     servers = _servers(_first(layers, "server") or DEFAULT_SERVER)
     way, outranks_url = _way_to_log_in(layers)
     if outranks_url:
@@ -256,14 +256,11 @@ def _server(text: str) -> Server:
         host, port = parts.hostname, parts.port
     except ValueError:  # not chained: it may quote the URL with its password
         raise UsageError("a server URL cannot be understood", hint=hint) from None
-    if parts.scheme not in _PORTS:
-        # Other schemes are not quoted: in a URL without a scheme it may be a user or a password.
-        named = f" {parts.scheme!r}" if parts.scheme in ("http", "https") else ""
-        raise UsageError(f"a server URL has an unknown scheme{named}", hint=hint)
     blank = any(character.isspace() or not character.isprintable() for character in host or "")
-    if not host or blank or parts.path.strip("/") or parts.query or parts.fragment:
-        # Not quoted: with an unencoded / ? or # in a password, the rest of it is in the place of the host.
-        raise UsageError("a server URL has no host, or more than a host and a port", hint=hint)
+    more = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in _PORTS or not host or blank or more:
+        # Not quoted: without a scheme, or with an unencoded / ? or # in a password, any part may be of a password.
+        raise UsageError("a server URL has another scheme, no host, or more than a host and a port", hint=hint)
     user = unquote(parts.username or "")
     login = None if parts.password is None else UserPassword(user, Secret(unquote(parts.password)))
     token = Secret(user) if user and login is None else None
@@ -350,8 +347,7 @@ def _tls_file(text: str, what: str, environ: Mapping[str, str]) -> Path:
         raise UsageError(f"the {what} has to be a file, not a reference of the kind {scheme}://")
     path = expand_path(rest if separator else text, environ)
     try:
-        with path.open("rb"):
-            pass
+        path.open("rb").close()
     except OSError as error:
         raise UsageError(f"cannot read the {what} {shown(str(path))}: {error.strerror or error}") from error
     return path
@@ -478,10 +474,7 @@ _FIELD_BY_KEY: Final = {
     "jetstream_api_prefix": "js_api_prefix",
     "inbox_prefix": "inbox_prefix",
     "tls_first": "tls_first",
-}
-_UNSUPPORTED_KEYS: Final = {
-    "socks_proxy": "a SOCKS proxy",
-    "windows_cert_store": "the Windows certificate store",
+    "socks_proxy": "socks_proxy",
 }
 
 
@@ -510,9 +503,6 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
             hint=f"Known contexts: {', '.join(known)}." if known else "Make one with: nats context add NAME.",
         )
     document = read_object(text, f"nats context {name!r}", kind=UsageError)
-    for key, meaning in _UNSUPPORTED_KEYS.items():
-        if document.get(key):
-            raise UsageError(f"nats context {name!r} uses {meaning} ({key!r}), which jsbackup does not support")
     for key in (*_FIELD_BY_KEY, "nsc"):
         kind, said = (bool, "neither true nor false") if key == "tls_first" else (str, "not a text")
         if document.get(key) is not None and not isinstance(document[key], kind):

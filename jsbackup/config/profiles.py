@@ -19,11 +19,11 @@ In texts `${NAME}` is the variable NAME, which must be set, and `$$` a dollar; a
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,14 +78,10 @@ class ConfigFile:
         """
         found: dict[str, None] = {}
         for name in names:
-            if not _GLOB.search(name):
-                found[name] = None
-                continue
-            of_it = [one for one in sorted(self.profiles) if fnmatchcase(one, name)]
-            if not of_it:
-                known = f"There are {', '.join(sorted(self.profiles))}." if self.profiles else "It has none."
-                raise UsageError(f"{self.path} has no profile like {name[:100]!r}", hint=known)
-            found |= dict.fromkeys(of_it)
+            matching = fnmatch.filter(sorted(self.profiles), name)
+            if _GLOB.search(name) and not matching:
+                self.profile(name)  # says which there are
+            found |= dict.fromkeys(matching or [name])
         return tuple(found), any(map(_GLOB.search, names))
 
 
@@ -123,15 +119,12 @@ def examine_config(path: Path) -> ConfigFile:
             problems.append(UsageError(f"{path}: profile {name} is not a table", hint=f"Write [profiles.{name}]."))
         else:
             profiles[name] = table
-    return ConfigFile(path, tables[_DEFAULTS], profiles, readable_by_others(path, "config file"), tuple(problems))
+    return ConfigFile(path, tables[_DEFAULTS], profiles, readable_by_others(path), tuple(problems))
 
 
-def readable_by_others(path: Path, what: str) -> bool:
-    """Return whether users besides its owner can read a file; `what` is as in `read_toml`. Raises UsageError."""
-    try:
-        return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
-    except OSError as error:
-        raise UsageError(f"cannot read the {what} {path}: {(error.strerror or str(error)).lower()}") from error
+def readable_by_others(path: Path) -> bool:
+    """Return whether users besides its owner can read a file."""
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
@@ -177,10 +170,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(data.decode())
-    except UnicodeDecodeError:
-        raise UsageError(f"{what} {path} is not UTF-8") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise UsageError(f"{what} {path} is not TOML: {text[:1].lower()}{text[1:200]}") from None
-    except RecursionError:
-        raise UsageError(f"{what} {path} is nested too deeply") from None

@@ -98,13 +98,7 @@ def server_store_keys(given: Mapping[str, object], environ: Mapping[str, str]) -
     files = given.get(_STORE_KEY.file)
     names = files if isinstance(files, tuple) and files else (None,)
     secrets = (_secret(_STORE_KEY, {**given, _STORE_KEY.file: name}, environ) for name in names)
-    keys = tuple(key for secret in secrets if secret is not None and (key := secret.rstrip(b"\r\n")))
-    if any(b"\n" in key for key in keys):
-        raise UsageError(
-            f"the {_STORE_KEY.what} has several lines",
-            hint="Put nothing but the key into the file: the value of 'key' in the server's 'jetstream' block.",
-        )
-    return keys
+    return tuple(key for secret in secrets if secret is not None and (key := secret.rstrip(b"\r\n")))
 
 
 def new_writer_key_file(given: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:

@@ -29,18 +29,16 @@ import binascii
 import os
 import pwd
 import re
-import select
 import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import getuid
 from pathlib import Path
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn
 
 from jsbackup.errors import UsageError
 from jsbackup.strict_json import read_object
@@ -105,12 +103,6 @@ class Secret:
 
     def __format__(self, spec: str) -> str:
         return repr(self)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a secret cannot be pickled")
@@ -314,10 +306,8 @@ def looked_up(
         raise UsageError(f"'{command}' for the {what} cannot be run: {reason}") from error
     with process:
         try:
-            output = _printed(process, limit_seconds)
-            if len(output) <= FILE_LIMIT_BYTES:
-                process.wait(limit_seconds)
-        except (TimeoutError, subprocess.TimeoutExpired):
+            output, _ = process.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
             raise UsageError(
                 f"'{command}' for the {what} did not end within {limit_seconds:g} s, and was stopped",
                 hint=f"It may wait to be unlocked: run '{command} {reference}' by hand once.",
@@ -332,21 +322,6 @@ def looked_up(
         f"the {what} {reference} cannot be looked up: '{command}'",
         f"Run '{command} {reference}' by hand to see why.",
     )
-
-
-def _printed(process: subprocess.Popen[bytes], limit_seconds: float) -> bytes:
-    """Return what is printed until the pipe is closed, or there is too much of it. Raises TimeoutError."""
-    assert process.stdout is not None
-    until = time.monotonic() + limit_seconds
-    output = b""
-    while len(output) <= FILE_LIMIT_BYTES:
-        if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise TimeoutError
-        data = os.read(process.stdout.fileno(), 1 << 16)
-        if not data:
-            break
-        output += data
-    return output
 
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
@@ -417,8 +392,7 @@ def _by_scheme(scheme: str, rest: str, what: str, environ: Mapping[str, str]) ->
             return read_file(expand_path(rest, environ), _file_of(what))
         case "env":
             if not environ.get(rest):
-                state = "is empty" if rest in environ else "is not set"
-                raise UsageError(f"the {what} names the environment variable {rest!r}, which {state}")
+                raise UsageError(f"the {what} names the environment variable {rest!r}, which is not set, or empty")
             return environ[rest]
         case "data":
             return _inline(rest, what)
@@ -443,10 +417,8 @@ def _file_of(what: str) -> str:
 
 
 def _inline(rest: str, what: str) -> str:
-    header, comma, payload = rest.partition(",")
-    if not comma or "base64" not in (part.strip() for part in header.split(";")):
-        raise UsageError(f"the {what} is a data: reference without ;base64", hint="Write it as data:;base64,TEXT.")
-    try:
-        return base64.b64decode(re.sub(r"[\r\n]", "", payload), validate=True).decode()
-    except ValueError:  # not chained: a UnicodeDecodeError contains the bytes
-        raise UsageError(f"the {what} is a data: reference that does not hold base64 text") from None
+    header, _, payload = rest.partition(",")
+    if "base64" in (part.strip() for part in header.split(";")):
+        with suppress(ValueError):  # not chained: a UnicodeDecodeError contains the bytes
+            return base64.b64decode(re.sub(r"[\r\n]", "", payload), validate=True).decode()
+    raise UsageError(f"the {what} is a data: reference without base64 text", hint="Write it as data:;base64,TEXT.")

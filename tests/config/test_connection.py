@@ -321,6 +321,9 @@ def test_bad_values_are_refused(disk: Disk, options: dict[str, str], message: st
 def test_a_socks_proxy_is_refused_rather_than_passed_by(disk: Disk) -> None:
     with pytest.raises(UsageError, match="SOCKS proxy is not supported"):
         disk.connection({"NATS_SOCKS_PROXY": "socks5://x"})
+    disk.context("far", url="nats://a", socks_proxy="socks5://x")
+    with pytest.raises(UsageError, match="SOCKS proxy is not supported"):
+        disk.connection(context="far")
 
 
 def test_a_target_is_only_what_was_named(disk: Disk) -> None:

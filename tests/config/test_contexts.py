@@ -127,10 +127,8 @@ def test_what_is_no_json_object_is_refused_without_showing_the_file(environ: dic
         ({"url": 4222}, "'url' in nats context 'bad' is not a text"),
         ({"password": ["p"]}, "'password' in nats context 'bad' is not a text"),
         ({"tls_first": "yes"}, "'tls_first' in nats context 'bad' is neither true nor false"),
-        ({"socks_proxy": "socks5://x"}, "uses a SOCKS proxy"),
         ({"nsc": ["o/a/u"]}, "'nsc' in nats context 'bad' is not a text"),
         ({"nsc": "o/a/u"}, "the program nsc (the tool that manages NATS accounts) is not on the PATH"),
-        ({"windows_cert_store": "user"}, "uses the Windows certificate store"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(environ: dict[str, str], document: dict[str, Any], message: str) -> None:

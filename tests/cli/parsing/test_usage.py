@@ -114,7 +114,7 @@ WRONG = {
     "backup --password p -r x": ("there is a password but no user", ""),
     "backup --creds /nonexistent/file -r x": ("/nonexistent/file does not exist", ""),
     "backup --context nope -r x": ("there is no nats context 'nope'", ""),
-    "backup -s http://host -r x": ("unknown scheme 'http'", "nats://host:4222"),
+    "backup -s http://host -r x": ("another scheme, no host", "nats://host:4222"),
     "list --server nats://h -r x": ("--server makes no sense for 'list', which talks to no server", "Leave it out."),
     "list -s nats://h -r x": ("-s makes no sense for 'list', which talks to no server", "Leave it out."),
     "--creds f verify -r x": ("--creds makes no sense for 'verify', which talks to no server", "Leave it out."),

@@ -110,7 +110,7 @@ def test_a_glob_stands_for_its_profiles_however_many(typed: Type, tmp_path: Path
     told = typed("backup", "--config", config, "--profile", "t*")
     assert told.out == "profile test\n\n1 profile: test failed (exit code 20)\n"
     nothing = typed("backup", "--config", config, "--profile", "x-*")
-    assert nothing.code == 2 and "has no profile like 'x-*'" in nothing.err
+    assert nothing.code == 2 and "has no profile 'x-*'" in nothing.err
     several = typed("follow", "--config", config, "--profile", "prod-*")
     assert several.code == 2 and "'follow' runs for one profile at a time" in several.err
 

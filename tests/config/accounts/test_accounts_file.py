@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -68,7 +66,6 @@ def test_a_secret_that_others_can_read_is_noticed(tmp_path: Path) -> None:
         ("contexts = ['shop']", "shop: one context cannot be that of every account"),
         ("creds = 'nsc'\nuser-lifetime = '3s'", "is not between a minute and seven days"),
         ("creds = 'nsc'\nuser-lifetime = 'soon'", "not a duration"),
-        ("[A]", "A: there is no login in it"),
         ("[A]\npasword = 'hunter2'", "A: unknown key 'pasword'"),
         ("[A]\nserver = 'nats://x'", "A: unknown key 'server'"),
         ("[A]\nuser = 7", "A: user is not a text"),
@@ -93,19 +90,3 @@ def test_a_variable_that_is_not_set_names_file_and_account(tmp_path: Path) -> No
     file = written(tmp_path, "[A]\nuser = '${NO}'\n")
     with pytest.raises(UsageError, match=rf"{file.path}: A: the variable NO is not set"):
         file.options("A", "A", {})
-
-
-def test_a_file_that_vanishes_while_it_is_read_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "logins.toml"
-    os.mkfifo(path)
-
-    def write_and_remove() -> None:
-        with path.open("w") as file:
-            path.unlink()
-            file.write('[A]\nuser = "u"\npassword = "hunter2"\n')
-
-    writer = Thread(target=write_and_remove)
-    writer.start()
-    with pytest.raises(UsageError, match=r"cannot read the file of accounts .*: no such file"):
-        read_accounts(path, {})
-    writer.join()

@@ -60,7 +60,7 @@ def test_what_is_no_credentials_file_is_named_and_does_not_hide_the_others(tmp_p
 def test_a_folder_without_any_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no \.creds file below"):
         find_creds(tmp_path)
-    with pytest.raises(UsageError, match="there is no account's seed below"):
+    with pytest.raises(UsageError, match="there is no account's seed in or below"):
         find_seeds(tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_seeds_of_accounts_are_taken_and_those_of_others_passed_over(tmp_path: P
         (str(tmp_path / "b.seed"), ACCOUNT.seed),
     ]
     assert len(problems) == 2 and all(ACCOUNT.seed[:-6] not in one and "hunter2" not in one for one in problems)
-    with pytest.raises(UsageError, match="does not hold an account's seed"):
+    with pytest.raises(UsageError, match="there is no account's seed in or below"):
         find_seeds(tmp_path / "u.nk")
 
 
@@ -108,12 +108,12 @@ def test_a_place_is_a_path_or_a_folder_of_nsc(tmp_path: Path) -> None:
     assert place("nsc://OP", "keys", "--x", environ) == tmp_path / "keys/keys/A"
     assert place("~/keys", "creds", "--x", environ) == tmp_path / "keys"
     for text, message in {
-        "nsc://NO": "nsc has no folder",
+        "nsc://NO": "there is no",
         "nsc://OP/A/U": "not the name of an operator",
         "nsc://..": "not the name of an operator",
         "~/nothing": "there is no",
         "$NO/x": "names the variable NO, which is not set",
-        "x" * 300: "file name too long",
+        "x" * 300: "there is no",
     }.items():
         with pytest.raises(UsageError) as caught:
             place(text, "creds", "--x", environ)
