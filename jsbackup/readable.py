@@ -18,12 +18,12 @@ __all__ = [
     "display_width",
     "format_count",
     "format_seconds",
-    "format_time",
     "format_width",
     "in_sentences",
     "in_short",
     "of_streams",
     "printable",
+    "time_to_second",
     "without_name",
 ]
 
@@ -115,7 +115,7 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def format_time(ns: int) -> str:
+def time_to_second(ns: int) -> str:
     """Format a time as RFC 3339 to the second, UTC; `-` for none."""
     if not ns:
         return "-"

@@ -43,8 +43,8 @@ from jsbackup.cli.output.result import (
     failure_json,
     format_bytes,
     format_count,
-    format_time,
     said_lines,
+    time_to_second,
 )
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
@@ -54,7 +54,7 @@ from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import IncompleteError, JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import combined, damage, first_of
 from jsbackup.model import JsonObject
-from jsbackup.times import format_time as format_exact_time
+from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.cli.output.status_report import Report
@@ -185,7 +185,7 @@ def _verify_result(level: str, report: VerifyReport, *, alone: bool) -> Result:
             "recent_days": RECENT_DAYS,
             "recent_bytes": coverage.recent_bytes,
             "never_bytes": coverage.never_bytes,
-            "oldest": None if coverage.oldest_seconds is None else format_time(coverage.oldest_seconds * 10**9),
+            "oldest": None if coverage.oldest_seconds is None else time_to_second(coverage.oldest_seconds * 10**9),
         }
     )
     more = {
@@ -566,7 +566,7 @@ def _details(stream: StreamDiff) -> Iterator[str]:
         yield f"… and {format_count(more, 'more range')}"
     for e in messages.examples:
         what = f"  ({', '.join(e.what)})" if e.what else ""
-        yield f"{_SIGNS[e.change]} {e.sequence}  {format_exact_time(e.timestamp_ns)}  {e.subject}{what}"
+        yield f"{_SIGNS[e.change]} {e.sequence}  {format_time(e.timestamp_ns)}  {e.subject}{what}"
     for change in stream.config:
         yield f"config {_change_text(change)}"
     for consumer in stream.consumers:
@@ -602,7 +602,7 @@ def _diff_json(stream: StreamDiff) -> JsonObject:
             {
                 "change": e.change,
                 "sequence": e.sequence,
-                "time": format_exact_time(e.timestamp_ns),
+                "time": format_time(e.timestamp_ns),
                 "subject": e.subject,
                 "what": list(e.what),
             }

@@ -327,7 +327,7 @@ def _signed(by: int) -> str:
 
 
 def _time(ns: int) -> str:
-    """Format a time to the second. 0 is 1970, unlike in `format_time`: imported messages may have it."""
+    """Format a time to the second. 0 is 1970, unlike in `time_to_second`: imported messages may have it."""
     return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

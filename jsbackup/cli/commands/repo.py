@@ -35,7 +35,7 @@ from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.model import JsonObject
-from jsbackup.readable import format_time as readable_time
+from jsbackup.readable import time_to_second
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.keep.damage import known_damage, known_problems
@@ -257,7 +257,7 @@ def _shown_stream_json(stream: StreamBackup, *, objects: bool) -> JsonObject:
 
 def _backup_text(manifest: Manifest, hold: Hold | None, problems: Sequence[Problem]) -> Iterator[Block]:
     state = _state(manifest.result, damaged=bool(problems))
-    yield f"backup    {manifest.id}  ", state, f"  {readable_time(parse_time(manifest.created))}"
+    yield f"backup    {manifest.id}  ", state, f"  {time_to_second(parse_time(manifest.created))}"
     yield f"source    {_source_text(manifest.source)}"
     for key, value in sorted(manifest.tags.items()):
         yield f"tag       {key}={value}"

@@ -33,8 +33,8 @@ from jsbackup.readable import (
     display_width,
     format_count,
     format_seconds,
-    format_time,
     in_short,
+    time_to_second,
     without_name,
 )
 
@@ -58,11 +58,11 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_seconds",
-    "format_time",
     "pad",
     "paint",
     "said_lines",
     "table",
+    "time_to_second",
     "to_json",
     "wants_colour",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jsbackup.cli.output.result import Block, State, format_bytes, format_count, format_seconds, format_time
+from jsbackup.cli.output.result import Block, State, format_bytes, format_count, format_seconds, time_to_second
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import (
     Breach,
@@ -75,7 +75,7 @@ def status_json(report: Report, location: str) -> JsonObject:
     newest, live, stored = status.newest_complete, report.live, status.stored
     return {
         "repository": location,
-        "time": format_time(status.now_ns),
+        "time": time_to_second(status.now_ns),
         "ok": not report.breaches,
         "newest_backup": None if newest is None else _backup_json(report, newest),
         "newest_verify": _verify_json(report, next(iter(status.verifies), None)),
@@ -103,7 +103,7 @@ def status_json(report: Report, location: str) -> JsonObject:
                 "since": work.text and work.text.created,
                 "exclusive": work.exclusive,
                 "live": work.live,
-                "expires": format_time(work.expires_ns),
+                "expires": time_to_second(work.expires_ns),
             }
             for work in status.work
         ],

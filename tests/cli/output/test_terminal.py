@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.cli.output.result import pad, to_json
-from jsbackup.readable import clip, display_width, format_count, format_seconds, format_time, printable
+from jsbackup.readable import clip, display_width, format_count, format_seconds, printable, time_to_second
 from tests.cli.conftest import EVIL, WIDE
 from tests.cli.typed import Shop, Typed, in_terminal
 from tests.harness.commands import command_line, environment
@@ -72,7 +72,7 @@ def test_numbers_are_short_and_exact_where_they_can_be() -> None:
         "1 h 0 min",
         "2 h 3 min",
     ]
-    assert [format_time(ns) for ns in (0, 1_000_000_000)] == ["-", "1970-01-01T00:00:01Z"]
+    assert [time_to_second(ns) for ns in (0, 1_000_000_000)] == ["-", "1970-01-01T00:00:01Z"]
 
 
 # Nothing that a terminal would act on, but for words of ours in colour; tqdm's own sequences move the cursor up and go
