@@ -79,7 +79,7 @@ class Hooks:
     def of(cls, given: Mapping[str, Any]) -> Hooks:
         """Make it from the options of `HOOK_OPTIONS` by parameter name. Raises UsageError."""
         url = given.get("ping_url")
-        secret = resolve_secret(url, "ping URL", environment()) if url else None
+        secret = None if url is None else resolve_secret(url, "ping URL", environment())
         if secret is not None:
             check_url(secret)
         return cls(

@@ -173,7 +173,7 @@ def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str | bytes], ...]:
     # Path.is_file() raises for a name that is too long, and for a folder that may not be looked into.
     if os.path.isfile(file) or not os.path.exists(file):  # noqa: PTH110, PTH113
         return (("mask_key_file", str(file)),)
-    if click.get_current_context().params["spark"] is not None:
+    if click.get_current_context().params.get("spark") is not None:
         raise UsageError(
             "--mask-key-file: a pipe can be read once, and each process of Spark reads the key",
             hint="Name a file, or set JSBACKUP_MASK_KEY where they run.",
@@ -182,9 +182,7 @@ def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def _key(mask_key_file: str | None) -> bytes:
-    if click.get_current_context().params.get("spark") is not None:
-        _key_name(mask_key_file)  # refuses a pipe
-    return mask_secret({"mask_key_file": mask_key_file}, environment())
+    return mask_secret(dict(_key_name(mask_key_file)), environment())
 
 
 mask_key_option = gathered("mask_secret", ["mask_key_file"], _key, [_MASK_KEY])

@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -33,8 +34,7 @@ from jsbackup.config import (
     nearest,
     parse_glob,
 )
-from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.stores.url import open_store
+from jsbackup.errors import UsageError
 
 __all__ = [
     "HOOKS",
@@ -62,13 +62,6 @@ def _check_program(text: str) -> None:
         words = []
     if not words:
         raise UsageError("it is not a command", hint="Write a program and its arguments, quoted as for a shell.")
-
-
-def _check_location(text: str) -> None:
-    try:
-        open_store(text)
-    except UnsupportedError as error:
-        raise UsageError(error.message, hint=error.hint) from error
 
 
 # Options that are any text for click, and parsed later, by their metavar.
@@ -181,53 +174,49 @@ class _Reader:
     problems: list[UsageError] = field(default_factory=list)
 
     def read(self, table: Mapping[str, Any], where: str, *, of_defaults: bool) -> None:
+        """Read the options of all commands, the hooks, and the tables of commands."""
         keys = option_keys(_SHARED)
         for key, value in table.items():
             if key in keys:
                 self._set("", key, keys[key], value, where=where, of_defaults=of_defaults)
             elif key == HOOKS:
-                self._read_hooks(value, f"{where}: hooks", of_defaults)
-            elif key in self.commands:
-                if self.only is None or key == self.only[0]:
-                    self._read_command(self.find(key), key, value, f"{where}: {key}", of_defaults=of_defaults)
-            else:
-                self._unknown(where, key, [*keys, HOOKS, *self.commands], where)
-
-    def _read_hooks(self, table: Any, where: str, of_defaults: bool) -> None:
-        keys = {key.removeprefix(HOOK_PREFIX): option for key, option in option_keys(HOOK_OPTIONS).items()}
-        if self._is_table(table, where):
-            self._read_keys(HOOKS, keys, table, where=where, of_defaults=of_defaults)
+                hooks = {name.removeprefix(HOOK_PREFIX): option for name, option in option_keys(HOOK_OPTIONS).items()}
+                self._read_table(HOOKS, hooks, value, where=f"{where}: hooks", of_defaults=of_defaults)
+            elif key not in self.commands:
+                self._unknown(where, key, [*keys, HOOKS, *self.commands], of_all=True)
+            elif self.only is None or key == self.only[0]:
+                self._read_command(self.find(key), key, value, where=f"{where}: {key}", of_defaults=of_defaults)
 
     def _read_command(
-        self, command: click.Command | None, name: str, table: Any, where: str, *, of_defaults: bool
+        self, command: click.Command | None, name: str, table: Any, *, where: str, of_defaults: bool
     ) -> None:
-        if not self._is_table(table, where) or command is None:
-            return
-        if isinstance(command, click.Group):
-            for key, value in table.items():
-                if key not in command.commands:
-                    self._unknown(where, key, command.commands)
-                elif self.only is None or [*name.split("."), key] == list(self.only):
-                    self._read_command(
-                        command.commands[key], f"{name}.{key}", value, f"{where}: {key}", of_defaults=of_defaults
-                    )
-            return
-        keys = option_keys(parameter for parameter in command.params if parameter.name not in _NOT_HERE)
-        self._read_keys(name, keys, table, where=where, of_defaults=of_defaults)
+        inner = command.commands if isinstance(command, click.Group) else {}
+        params = () if command is None or inner else command.params
+        keys = option_keys(parameter for parameter in params if parameter.name not in _NOT_HERE)
+        self._read_table(name, keys, table, inner, where=where, of_defaults=of_defaults)
 
-    def _read_keys(
-        self, name: str, keys: Mapping[str, click.Parameter], table: Any, *, where: str, of_defaults: bool
+    def _read_table(
+        self,
+        name: str,
+        keys: Mapping[str, click.Parameter],
+        table: Any,
+        inner: Mapping[str, click.Command] = MappingProxyType({}),
+        *,
+        where: str,
+        of_defaults: bool,
     ) -> None:
+        """Read the options in a table, and those of the commands that are tables in it."""
+        if not isinstance(table, dict):
+            self._problem(where, "it is not a table", None)
+            return
         for key, value in table.items():
+            path = f"{name}.{key}"
             if key in keys:
                 self._set(name, key, keys[key], value, where=where, of_defaults=of_defaults)
-            else:
-                self._unknown(where, key, keys)
-
-    def _is_table(self, value: Any, where: str) -> bool:
-        if not isinstance(value, dict):
-            self._problem(where, "it is not a table", None)
-        return isinstance(value, dict)
+            elif key not in inner:
+                self._unknown(where, key, keys or inner)
+            elif self.only is None or path == ".".join(self.only):
+                self._read_command(inner[key], path, value, where=f"{where}: {key}", of_defaults=of_defaults)
 
     def _set(
         self, table: str, key: str, parameter: click.Parameter, written: Any, *, where: str, of_defaults: bool
@@ -242,16 +231,14 @@ class _Reader:
         else:
             self.settings.append(Setting(table, key, parameter, value, written, of_defaults))
 
-    def _unknown(self, where: str, key: str, known: Collection[str], table: str | None = None) -> None:
-        """Report an unknown key. `table` has options of all commands, where an option of one command may be
-        misplaced.
-        """
-        hint = nearest(key, list(known))
-        commands = {name: self.find(name) for name in self.commands if table is not None}
+    def _unknown(self, where: str, key: str, known: Collection[str], *, of_all: bool = False) -> None:
+        """Report an unknown key, which may be an option of one command in the table `of_all`."""
+        hint = nearest(key, known)
+        commands = {name: self.find(name) for name in self.commands if of_all and key not in _NOT_HERE}
         owners = [name for name, command in commands.items() if command and key in option_keys(command.params)]
         if key in _NOT_HERE:
-            owners, hint = [], "Name profiles and their file on the command line or in the environment."
-        if owners:
+            hint = "Name profiles and their file on the command line or in the environment."
+        elif owners:
             hint = f"It is an option of {', '.join(owners[:5])}: write it into a table of that command."
         self._problem(where, f"unknown key {key[:100]!r}", hint)
 
@@ -284,8 +271,6 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
     name = str(parameter.name).removeprefix("to_")
     if name == "server":
         has_login(text)
-    if name == "repo" and not text.lower().startswith("s3://"):  # checking it would import boto3
-        _check_location(text)
     if name == "ping_url" and not is_reference(text):
         check_url(Secret(text))
     return text

@@ -261,7 +261,7 @@ def test_the_url_to_ping_may_be_a_reference_and_is_not_shown(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "url", ["secret", "ftp://h/secret", "http://", "http://u:secret@h/", "http://h:port/secret", "http://h/se cret"]
+    "url", ["", "secret", "ftp://h/secret", "http://", "http://u:secret@h/", "http://h:port/secret", "http://h/se cret"]
 )
 def test_what_is_no_url_to_ping_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(UsageError, match="a ping URL") as wrong:
