@@ -170,13 +170,11 @@ backup, backup_async = twins(_backup)
 
 
 def _lock_request(until: datetime | timedelta | None, mode: LockMode) -> LockRequest | None:
-    if until is None:
-        return None
-    if isinstance(until, timedelta):
-        return LockRequest(mode, for_seconds=until.total_seconds())
-    if until.utcoffset() is None:
-        raise UsageError("lock_until: a time without a zone")
-    return LockRequest(mode, until_seconds=until.timestamp())
+    if isinstance(until, datetime):
+        if until.utcoffset() is None:
+            raise UsageError("lock_until: a time without a zone")
+        return LockRequest(mode, until_seconds=until.timestamp())
+    return None if until is None else LockRequest(mode, for_seconds=until.total_seconds())
 
 
 # --- restores ---
@@ -189,21 +187,29 @@ StreamOutcome: TypeAlias = RestoredStream
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreOutcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What a plan says of a backup: `skipped` and `missing` are the streams that are not restored, and why; `notes` are
+    about the choice of the backup.
+    """
+
+    backup: Backup
+    skipped: tuple[Finding, ...]
+    missing: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOutcome(_Planned):
     """The result of a restore. `streams` and `failed` are by their names in the backup.
 
     `skipped` and `missing` say which streams were not restored, and why; `warnings` are of the plan, `notes` about the
     choice of the backup.
     """
 
-    backup: Backup
     streams: Mapping[str, StreamOutcome]
     failed: Mapping[str, JsBackupError]
-    skipped: tuple[Finding, ...]
-    missing: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +228,12 @@ class PlannedTarget:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRestore:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRestore(_Planned):
     """What a restore would do, and what blocks it. `streams` are by their names in the backup."""
 
-    backup: Backup
     streams: Mapping[str, PlannedTarget]
     refusals: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
-    skipped: tuple[Finding, ...]
-    missing: tuple[Finding, ...]
-    notes: tuple[str, ...]
     _plan: RestorePlan
 
     @property

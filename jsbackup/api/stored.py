@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -392,13 +391,11 @@ class Backup:
         A stream that is stored in an unknown archive format is left out, unless it is named.
 
         Raises:
-            UnsupportedError: Spark is not installed, or a named stream is in an unknown archive format.
+            UnsupportedError: a named stream is in an unknown archive format.
             UsageError: there is no such stream or column; or keys were given as bytes or as a passphrase, which
                 executors do not have.
             KeyUnavailable: the messages are encrypted, and no key that reads them was given.
         """
-        if find_spec("pyspark") is None:
-            raise UnsupportedError("Spark is not installed", hint="Install it with `pip install 'jsbackup[spark]'`.")
         from jsbackup.pipeline.messages.backup_frames import open_backup
         from jsbackup.pipeline.messages.columns import COLUMNS
         from jsbackup.pipeline.messages.source_options import one_sentence

@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from jsbackup.errors import Interrupted, JsBackupError, RepositoryLocked
-from jsbackup.progress import NullProgress, Progress
+from jsbackup.progress import NullProgress, Progress, ignored
 
 __all__ = [
     "OnProgress",
@@ -207,7 +207,7 @@ class _Telling(NullProgress):
     """A progress watcher that calls a callback."""
 
     def __init__(self, callback: OnProgress) -> None:
-        self._callback: OnProgress | None = callback
+        self._callback = callback
         self._streams: dict[str, StreamProgress] = {}
         self._lock = threading.Lock()
 
@@ -216,28 +216,33 @@ class _Telling(NullProgress):
             self.start(name, total_bytes, 0)
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
-        self._tell(StreamProgress(name, total_bytes=total_bytes, total_messages=total_messages))
+        self._tell(name, begun=StreamProgress(name, total_bytes=total_bytes, total_messages=total_messages))
 
     def advance(self, name: str, byte_count: int, messages: int) -> None:
-        self._tell(StreamProgress(name, byte_count, done_messages=messages), added=True)
+        self._tell(name, byte_count, messages)
 
     def finish(self, name: str) -> None:
-        self._tell(StreamProgress(name, finished=True), added=True)
+        self._tell(name, finished=True)
 
-    def _tell(self, now: StreamProgress, *, added: bool = False) -> None:
+    def _tell(
+        self,
+        name: str,
+        byte_count: int = 0,
+        messages: int = 0,
+        *,
+        begun: StreamProgress | None = None,
+        finished: bool = False,
+    ) -> None:
         with self._lock:
-            if added and (before := self._streams.get(now.stream)) is not None:
-                now = replace(
-                    before,
-                    done_bytes=before.done_bytes + now.done_bytes,
-                    done_messages=before.done_messages + now.done_messages,
-                    finished=before.finished or now.finished,
-                )
-            self._streams[now.stream] = now
-            if self._callback is None:
-                return
+            before = begun or self._streams.get(name, StreamProgress(name))
+            self._streams[name] = replace(
+                before,
+                done_bytes=before.done_bytes + byte_count,
+                done_messages=before.done_messages + messages,
+                finished=before.finished or finished,
+            )
             try:
-                self._callback(now)
+                self._callback(self._streams[name])
             except Exception:  # noqa: BLE001 - whatever it is, it is not the work that failed
-                self._callback = None
+                self._callback = ignored
                 _log.warning("the progress callback failed, and is not called again", exc_info=True)

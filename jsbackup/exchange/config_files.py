@@ -146,10 +146,8 @@ class ConfigSet:
 
 def sound_name(where: str, name: object) -> str:
     """Return the name of a stream or consumer. Raises `UsageError` if there is none, or NATS would not allow it."""
-    if not name:
-        raise UsageError(f"{where} has no name")
     if not isinstance(name, str) or not asset_name_is_sound(name):
-        raise UsageError(f"{where} has a name that NATS does not allow: {printable_name(str(name))[:80]}")
+        raise UsageError(f"{where} has no name that NATS allows: {printable_name(str(name or ''))[:80]!r}")
     return name
 
 

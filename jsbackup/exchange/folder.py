@@ -133,7 +133,7 @@ class Folder:
         with folder_errors(f"{self.path_of(name)} cannot be read"):
             found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{self.path_of(name)} is {_kind_of_mode(found.st_mode).value}")
+            raise UsageError(f"{self.path_of(name)} is not a regular file; links are not followed")
         return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def read(self, name: str, most_bytes: int) -> bytes:
@@ -218,12 +218,6 @@ def _kind(entry: os.DirEntry[str]) -> FolderEntry:
     if entry.is_dir(follow_symlinks=False):
         return FolderEntry.FOLDER
     return FolderEntry.FILE if entry.is_file(follow_symlinks=False) else FolderEntry.OTHER
-
-
-def _kind_of_mode(mode: int) -> FolderEntry:
-    if stat.S_ISLNK(mode):
-        return FolderEntry.LINK
-    return FolderEntry.FOLDER if stat.S_ISDIR(mode) else FolderEntry.OTHER
 
 
 def clear_leftovers(target: Path) -> list[str]:

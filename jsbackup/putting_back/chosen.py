@@ -27,7 +27,7 @@ def possible_streams(options: PutBackOptions) -> tuple[str, ...]:
     name = options.stream
     if options.keys or options.object_name is not None:
         return tuple(dict.fromkeys([_full(BUCKET_STREAM if options.keys else OBJECT_STREAM, name), name]))
-    return tuple(dict.fromkeys([name, _full(BUCKET_STREAM, name)]))
+    return tuple(dict.fromkeys([name, _full(BUCKET_STREAM, name), _full(OBJECT_STREAM, name)]))
 
 
 def first_found(searches: Sequence[FindBackup]) -> FindBackup:
@@ -68,11 +68,6 @@ def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
     """
     known = {stream.name for stream in manifest.streams}
     name = next((one for one in possible_streams(options) if one in known), possible_streams(options)[0])
-    if not options.keys and options.object_name is None and name not in known and OBJECT_STREAM + name in known:
-        raise UsageError(
-            f"backup {manifest.id} has no stream {name}, but {OBJECT_STREAM}{name}",
-            hint="Choose what to put back with --object NAME.",
-        )
     entry = with_messages(manifest, find_stream(manifest, name))
     prefix, kind = (BUCKET_STREAM, "a bucket") if options.keys else (OBJECT_STREAM, "an object store")
     if (options.keys or options.object_name is not None) and not name.startswith(prefix):

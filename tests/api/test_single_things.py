@@ -70,7 +70,7 @@ def test_values_at_moments_and_files(target: NatsServer, tmp_path: Path) -> None
         bucket.keys(at=4)
     assert known.value.result == {}
     files = backup["OBJ_files"]
-    assert [(one.name, one.size, one.link) for one in files.objects()] == [("large", len(LARGE), "")]
+    assert [(one.name, one.size, one.link) for one in files.objects()] == [("large", len(LARGE), None)]
     assert b"".join(files.read_object("large")) == LARGE
     for segment in (tmp_path / "repo").glob("segments/*/*.parquet"):
         segment.unlink()

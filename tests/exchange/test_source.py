@@ -77,9 +77,9 @@ def test_in_an_account_the_good_streams_are_found_beside_the_bad(tmp_path: Path)
         "FIFO": (UsageError, "FIFO is neither a file nor a folder"),
         "INTERRUPTED": (FormatError, "INTERRUPTED/backup.json is empty"),
         "LINK": (UsageError, "LINK is a symbolic link, which is not followed"),
-        "LINKED": (UsageError, "LINKED/backup.json is a symbolic link, which is not followed"),
+        "LINKED": (UsageError, "LINKED/backup.json is not a regular file; links are not followed"),
         "LOST": (FormatError, "LOST has an archive, but no backup.json"),
-        "PIPED": (UsageError, f"PIPED/{V1} is neither a file nor a folder"),
+        "PIPED": (UsageError, f"PIPED/{V1} is not a regular file; links are not followed"),
         "TWIN": (FormatError, "TWIN is a backup of stream GOOD, and so is GOOD"),
         "UP": (FormatError, "UP/backup.json: config has no stream name"),
     }
