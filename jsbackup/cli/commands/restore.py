@@ -41,8 +41,8 @@ from jsbackup.cli.options.restore_options import (
 )
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result
-from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import GIVEN, SERVER_OPTIONS, Shared, jobs_option, write_options
+from jsbackup.cli.parsing.command import Command, for_second
+from jsbackup.cli.parsing.context import GIVEN, SERVER_OPTIONS, Shared, jobs_option
 from jsbackup.errors import Interrupted
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
@@ -229,37 +229,14 @@ _VARIABLE = re.compile(r" \[env: \w+\]")
 _BETTER = re.compile(r"prefer NATS_\w+")
 
 
-def _to(option: click.Option) -> click.Option:
-    """Return the same option for the second server."""
-    names = [f"--to-{name.removeprefix('--')}" for name in option.opts if name.startswith("--")]
-    text = _BETTER.sub("prefer env://VARIABLE", _VARIABLE.sub("", option.help or ""))
-    return click.Option(names, metavar=option.metavar, type=option.type, is_flag=option.is_flag, help=text)
+# The environment is that of the first server.
+TO_OPTIONS = [
+    for_second(option, _BETTER.sub("prefer env://VARIABLE", _VARIABLE.sub("", option.help or "")))
+    for option in SERVER_OPTIONS
+]
 
 
-TO_OPTIONS = [_to(option) for option in SERVER_OPTIONS]
-
-
-class CloneCommand(Command):
-    """A command with options for a second server; the given ones are passed as `to`, with the names of the first
-    server's.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, needs_server=True, **kwargs)
-        self.params = [*self.params, *TO_OPTIONS]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        values = {str(option.name): ctx.params.pop(str(option.name)) for option in TO_OPTIONS}
-        given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) in GIVEN}
-        ctx.params["to"] = {name.removeprefix("to_"): value for name, value in given.items()}
-        return super().invoke(ctx)
-
-    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_shared_options(ctx, formatter)
-        write_options(ctx, formatter, "Options of the second server", TO_OPTIONS)
-
-
-@click.command(cls=CloneCommand)
+@click.command(cls=Command, needs_server=True, second=TO_OPTIONS)
 @live_planning_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done and what blocks it; change nothing.")
 @click.option(

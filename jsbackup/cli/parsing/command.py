@@ -26,6 +26,7 @@ from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.completion import complete_tag
 from jsbackup.cli.parsing.context import (
+    GIVEN,
     GLOBAL_OPTIONS,
     HELP_ALL,
     KEY_OPTIONS,
@@ -47,12 +48,11 @@ from jsbackup.cli.parsing.typed_values import NOTES, check_amounts, parse_choosi
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import EXIT_CODES
-from jsbackup.readable import format_count
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
 
-__all__ = ["CHOOSING_OPTIONS", "Command", "command_help", "tagged_as"]
+__all__ = ["CHOOSING_OPTIONS", "Command", "command_help", "for_second", "tagged_as"]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +77,14 @@ def tagged_as(help_text: str) -> Callable[[F], F]:
     return click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help=help_text)
 
 
+def for_second(option: click.Option, text: str) -> click.Option:
+    """Return the same option with `--to-` before its name and another help: for the second server or repository."""
+    names = [f"--to-{name.removeprefix('--')}" for name in (*option.opts, *option.secondary_opts) if name[:2] == "--"]
+    return click.Option(
+        ["/".join(names)], metavar=option.metavar, type=option.type, is_flag=option.is_flag, default=None, help=text
+    )
+
+
 class Command(click.Command):
     """A command that also has the shared options and passes them to its function as `shared`.
 
@@ -84,7 +92,8 @@ class Command(click.Command):
     commands are run by schedules: they have hooks, and may be run for several profiles, one after another, unless they
     never end (`endless`). For a command that `answers`, 1 is not a failure: its exit code is the answer. One that
     `chooses` among backups has `--origin` and `--tag`, as `shared.choosing`; one `on_spark` has `--spark`, and its
-    function gets `where`.
+    function gets `where`. Of the options for a `second` server or repository, those that were given are passed as `to`,
+    with the names that the first one's have.
     """
 
     context_class = CommandContext
@@ -98,6 +107,7 @@ class Command(click.Command):
         answers: bool = False,
         chooses: bool = False,
         on_spark: bool = False,
+        second: Sequence[click.Option] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -107,10 +117,11 @@ class Command(click.Command):
         self.answers = answers
         self.chooses = chooses
         self.on_spark = on_spark
+        self.second = second
         self.own_params = list(self.params)
         grouped = [*(CHOOSING_OPTIONS if chooses else []), *(SPARK_OPTIONS if on_spark else [])]
         shared = [*grouped, *GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *(HOOK_OPTIONS if unattended else [])]
-        self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else [])]
+        self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else []), *second]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         assert isinstance(ctx, CommandContext)
@@ -124,10 +135,6 @@ class Command(click.Command):
             self._prefer_profile(ctx)
             check_amounts(ctx)
             return left
-        except click.NoSuchOption as unknown:
-            if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):
-                raise self._no_server(unknown.option_name) from None
-            raise
         except click.UsageError as wrong:  # click omits the source if a value is missing
             wrong.ctx = wrong.ctx or ctx
             raise
@@ -151,10 +158,7 @@ class Command(click.Command):
             return
         profile = self.read_profile(ctx, file, ctx.names[0])
         if profile.problems:
-            first, more = profile.problems[0], len(profile.problems) - 1
-            others = format_count(more, "more problem")
-            hint = f"{first.hint or ''} 'jsbackup doctor' shows {others}.".strip()
-            raise UsageError(first.message, hint=hint if more else first.hint)
+            raise profile.problems[0]
         ctx.profile = profile
         ctx.from_profile = profile.values(ctx.table)
         # Options that contradict a typed one are removed; the same option is overridden anyway.
@@ -186,12 +190,6 @@ class Command(click.Command):
             ctx.config_path = expand_path(str(given["config"]), environment())
         elif names:
             ctx.config_path = default_config_path(environment())
-            with suppress(OSError):  # of a folder that may not be looked into, reading it says so
-                if not ctx.config_path.exists():
-                    raise UsageError(
-                        f"there is no profile {names[0]!r}: {ctx.config_path} is not there",
-                        hint="Write that file, or name another one with --config.",
-                    )
         if not names:
             if "config" in written and ctx.config_path is not None:
                 known = ", ".join(sorted(read_config(ctx.config_path).profiles))
@@ -223,9 +221,6 @@ class Command(click.Command):
             environ=environment(),
         )
 
-    def _no_server(self, option: str) -> UsageError:
-        return UsageError(f"{option} makes no sense for '{self.name}', which talks to no server", hint="Leave it out.")
-
     def invoke(self, ctx: click.Context) -> Any:
         assert isinstance(ctx, CommandContext)
         if ctx.several:
@@ -235,7 +230,8 @@ class Command(click.Command):
         values, groups = merge_shared(ctx)
         for level in () if self.needs_server else contexts_of(ctx):
             for name in given_in(level, (str(option.name) for option in SERVER_OPTIONS), environment=False):
-                raise self._no_server("--" + name.replace("_", "-"))
+                what = f"--{name.replace('_', '-')} makes no sense for '{self.name}', which talks to no server"
+                raise UsageError(what, hint="Leave it out.")
         for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
         shared = self._shared(ctx, values, groups)
@@ -269,6 +265,10 @@ class Command(click.Command):
             shared = replace(shared, choosing=parse_choosing(origins, tags, backups))
         if self.on_spark:
             values["where"] = where_asked(values.pop("spark"), values.pop("spark_conf"))
+        if self.second:
+            typed = {name: values.pop(name) for name in (str(option.name) for option in self.second)}
+            given = {name for name in typed if ctx.get_parameter_source(name) in GIVEN}
+            values["to"] = {name.removeprefix("to_"): typed[name] for name in given}
         answer = ctx.invoke(self.callback, shared=shared, **values)
         return shared.output.show(answer) if isinstance(answer, Result) else answer
 
@@ -339,6 +339,7 @@ class Command(click.Command):
         write_shared_options(ctx, formatter, "before", server=self.needs_server)
         if self.unattended:
             write_options(ctx, formatter, "Hooks and notifications", HOOK_OPTIONS)
+        write_options(ctx, formatter, "Options of the target", self.second)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write exit codes, those that are explained by the contract in one paragraph, and related commands."""

@@ -4,8 +4,8 @@ Amounts (numbers, durations, sizes) are checked before the command begins, and a
 
 Times as people write them are `14:02`, `yesterday 14:02`, `2026-11-22`, `2026-11-22 14:02`, `2h ago`, `now`: those of
 this machine's clock and zone. A date without a time is its first moment. What was understood is said, in RFC 3339 with
-the offset. A time of today that is still to come is refused: yesterday's may be meant. So is an hour that the day has
-twice, and any time where TZ names a zone that the system does not know, which it would take for UTC.
+the offset. A time of today that is still to come is refused: yesterday's may be meant. So is one in an hour that the
+clocks skip or have twice, and any where TZ names a zone that the system does not know, which it would take for UTC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -230,15 +230,12 @@ def as_rfc3339(text: str, now: datetime) -> str | None:
     except ValueError as error:
         raise UsageError(f"no such time: {text!r} ({error})", hint="Write it as 2026-11-21 14:02.") from None
     _check_zone(environment().get("TZ", ""))
-    local = datetime.combine(day, at)
-    moment = local.astimezone()  # by the rules of the zone, as they are on that day
-    if moment.astimezone(UTC).astimezone().replace(tzinfo=None) != local:
-        raise UsageError(f"no such time: {text!r} (the clocks were put forward)", hint="Write one before, or after.")
-    later = local.replace(fold=1).astimezone()
-    if later != moment:
+    # By the rules of the zone, as they are on that day.
+    moment, other = (datetime.combine(day, at).replace(fold=fold).astimezone() for fold in (0, 1))
+    if moment != other:
         raise UsageError(
-            f"{text!r} exists twice (the clocks were put back)",
-            hint=f"Write {moment.isoformat()} or {later.isoformat()}.",
+            f"{text!r} is in an hour that the clocks skip, or have twice",
+            hint=f"Write {moment.isoformat()} or {other.isoformat()}.",
         )
     if match["day"] is None and moment > now:
         raise UsageError(

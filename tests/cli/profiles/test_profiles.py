@@ -384,7 +384,7 @@ def test_a_file_or_a_profile_that_is_missing_is_said(
     assert "Profiles there: p." in _wrong(capsys, "--config", str(path), "list")
     assert "cannot read the config file" in _wrong(capsys, "list", "--profile", "p", "--config", "/nonexistent/x")
     monkeypatch.delenv("JSBACKUP_CONFIG")
-    assert "/nonexistent/jsbackup/config.toml is not there" in _wrong(capsys, "list", "--profile", "p")
+    assert "cannot read the config file /nonexistent/jsbackup/config.toml" in _wrong(capsys, "list", "--profile", "p")
     monkeypatch.setenv("XDG_CONFIG_HOME", f"/{'x' * 300}")  # as a folder that may not be looked into
     assert "file name too long" in _wrong(capsys, "list", "--profile", "p")
     run(["doctor"])

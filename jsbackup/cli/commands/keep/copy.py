@@ -47,9 +47,9 @@ from jsbackup.cli.output.result import (
     said_lines,
     table,
 )
-from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.command import Command, for_second
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import GIVEN, GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Shared, write_options
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Shared
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
@@ -74,48 +74,19 @@ __all__ = ["COMMANDS"]
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "to_"
 _JOBS = 4  # objects at the same time
-
-
-def _to(option: click.Option) -> click.Option:
-    """Return the same option for the second repository."""
-    names = [f"--to-{name.removeprefix('--')}" for name in (*option.opts, *option.secondary_opts)]
-    text = (option.help or "").replace("JSBACKUP_", "JSBACKUP_TO_").replace("--s3-", "--to-s3-")
-    return click.Option(["/".join(names)], metavar=option.metavar, type=option.type, default=None, help=text)
 
 
 # The second repository is written and not read: no identity and no passphrase.
 _WRITES = ("writer_key", "writer_key_command", "expect_signer")
 
-TO_OPTIONS = [_to(option) for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]]
+TO_OPTIONS = [
+    for_second(option, (option.help or "").replace("JSBACKUP_", "JSBACKUP_TO_").replace("--s3-", "--to-s3-"))
+    for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]
+]
 
 
-class CopyCommand(Command):
-    """A command with options for a second repository. Its function gets those given as `second`: by their group, `s3`
-    or `keys`, and by the name that the first repository's have.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params = [*self.params, *TO_OPTIONS]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        second: dict[str, dict[str, Any]] = {"s3": {}, "keys": {}}
-        for option in TO_OPTIONS:
-            name = str(option.name).removeprefix(_PREFIX)
-            given, value = ctx.get_parameter_source(_PREFIX + name) in GIVEN, ctx.params.pop(_PREFIX + name)
-            if given:
-                second["s3" if name.startswith("s3_") else "keys"][name] = value
-        ctx.params["second"] = second
-        return super().invoke(ctx)
-
-    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_shared_options(ctx, formatter)
-        write_options(ctx, formatter, "Options of the second repository", TO_OPTIONS)
-
-
-@click.command(cls=CopyCommand, unattended=True, on_spark=True)
+@click.command(cls=Command, unattended=True, on_spark=True, second=TO_OPTIONS)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--to-repo",
@@ -138,7 +109,7 @@ class CopyCommand(Command):
 @no_init_option
 def copy(
     shared: Shared,
-    second: Mapping[str, Mapping[str, Any]],
+    to: Mapping[str, Any],
     backups: tuple[str, ...],
     to_repo: str,
     *,
@@ -171,11 +142,12 @@ def copy(
     that were copied was checked. Objects of backups that were there before are not looked at again: 'jsbackup verify'
     does that.
     """
-    to = replace(shared, repo=to_repo, variables="JSBACKUP_TO_", s3=second["s3"], keys=second["keys"])
+    own = {name: value for name, value in to.items() if not name.startswith("s3_")}
+    second = replace(shared, repo=to_repo, variables="JSBACKUP_TO_", s3=to, keys=own)
     if streams or asked != AskedChanges():
         return _copy_changed(
             shared,
-            to,
+            second,
             backups,
             asked,
             streams=streams,
@@ -189,10 +161,10 @@ def copy(
     source, keys = open_with_keys(shared)
     known = source.backups()
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
-    target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
+    target, notes = _open_target(shared, second, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
         reading(shared, source, "copy"),
-        writing(to, target, "copy") as lease,
+        writing(second, target, "copy") as lease,
         make_progress("copy", wanted=shared.progress) as progress,
     ):
         report = copy_backups(source, target, chosen, lease, progress=progress, jobs=_JOBS)
@@ -201,9 +173,9 @@ def copy(
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
             report = replace(report, failed=(*report.failed, *missing))
         lost = _lost_readers(source, target)
-        there = [*report.present, *report.copied]
-        damaged, unknown = known_damage(target, there)
-        held = held_backups(source).intersection(there)
+        copies = [*report.present, *report.copied]
+        damaged, unknown = known_damage(target, copies)
+        held = held_backups(source).intersection(copies)
         lacking = sorted(held - held_backups(target)) if held else []
     locations = source.store.location, target.store.location
     if lacking:

@@ -80,7 +80,7 @@ def test_named_backups_are_copied(typed: Type, repo: Path, tmp_path: Path) -> No
         ("copy -r NEW --to-repo REPO", 10, "no repository at"),
         ("copy -r REPO --to-repo NEW --to-writer-key OTHER/notes.txt", 2, "writer key"),
         ("copy -r REPO --to-repo NEW --lock-timeout soon", 2, "soon"),
-        ("copy -r REPO --to-repo NEW --server nats://x", 2, "makes no sense for 'copy'"),
+        ("copy -r REPO --to-repo NEW --server nats://x", 2, "no such option --server"),
     ],
 )
 def test_what_cannot_be_copied_is_said_and_nothing_is_made(
@@ -250,3 +250,10 @@ def test_the_second_repository_has_an_endpoint_of_its_own(
     assert "--to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT" in done.err
     done = typed("copy", "-r", repo, "--to-repo", "s3://bucket/prefix", "--to-s3-endpoint", "http://127.0.0.1:1")
     assert done.code == 21 and "--to-s3-endpoint" not in done.err
+
+
+def test_repositories_of_several_profiles_are_copied(typed: Type, repo: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("".join(f'[profiles.{name}]\nrepo = "{repo}"\n' for name in ("a", "b")))
+    done = typed("copy", "--config", config, "--profile", "*", "--to-repo", tmp_path / "new")
+    assert done.code == 0 and done.out.endswith("2 profiles: a done, b done\n")
