@@ -58,10 +58,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
         "put-back": ("jsbackup.cli.commands.look.put_back", "Put messages, keys or a file back into a stream in use."),
         "clone": ("jsbackup.cli.commands.restore", "Copy streams and consumers from one server to another."),
-        "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
-        "kv": ("jsbackup.cli.commands.look.buckets", "Show keys and values of a bucket, as they were at a moment."),
+        "view": ("jsbackup.cli.commands.look.contents", "Show messages of a stream in a backup, or one byte for byte."),
+        "kv": ("jsbackup.cli.commands.look.contents", "Show keys and values of a bucket, as they were at a moment."),
         "history": (
-            "jsbackup.cli.commands.look.history",
+            "jsbackup.cli.commands.look.contents",
             "Find messages, keys and files in all backups; when each changed.",
         ),
         "diff": ("jsbackup.cli.commands.check", "Compare two backups, or a backup and a server."),
@@ -73,7 +73,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "More": {
         "init": ("jsbackup.cli.commands.operate.keys", "Create a repository and test its store."),
         "follow": ("jsbackup.cli.commands.backup", "Keep streams backed up within seconds of what is published."),
-        "object": ("jsbackup.cli.commands.look.buckets", "List and get files of an object store in a backup."),
+        "object": ("jsbackup.cli.commands.look.contents", "List and get files of an object store in a backup."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
         "drill": ("jsbackup.cli.commands.operate.readiness", "Restore a backup into a throwaway server, and prove it."),
         "doctor": (
@@ -86,7 +86,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "jsbackup.cli.commands.keep.copy",
             "Copy backups into another repository, also masked.",
         ),
-        "repair": ("jsbackup.cli.commands.keep.repair", "Put back stored objects that are missing or damaged."),
+        "repair": ("jsbackup.cli.commands.keep.copy", "Put back stored objects that are missing or damaged."),
         "unlock": ("jsbackup.cli.commands.keep.forget", "Show leases of running commands, and remove expired ones."),
         "key": ("jsbackup.cli.commands.operate.keys", "Manage who reads an encrypted repository, and who signs."),
         "export": (

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import click
 
-from jsbackup.cli.commands.look.view import check_readable, find_opened
+from jsbackup.cli.commands.look.contents import check_readable, find_opened
 from jsbackup.cli.options.backup_choice import WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.output.reports import consumer_json, problem_json, read_as, stream_json

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.look.view import condition_options, literally, time_option
+from jsbackup.cli.commands.look.contents import condition_options, literally, time_option
 from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.opening import connection_of, open_repository, reading
@@ -24,7 +24,6 @@ from jsbackup.cli.output.result import (
     error_json,
     format_bytes,
     format_count,
-    format_seconds,
     table,
 )
 from jsbackup.cli.parsing.command import Command
@@ -103,11 +102,9 @@ def _result(report: PutBackReport, *, dry_run: bool) -> Result:
         return Result(document, text, refusal.exit_code)
     text.append(_summary(report, counts, dry_run=dry_run))
     if counts["duplicate"]:
-        window = plan.target.config.get("duplicate_window")
-        seconds = f" ({format_seconds(window / 1e9)})" if isinstance(window, int) else ""
         text.append(
-            f"note: the server remembers message ids for a while{seconds}, even of removed messages: run the same "
-            "command again after that"
+            "note: the server remembers message ids for a while (duplicate_window), even of removed messages: run the "
+            "same command again after that"
         )
     return Result(document, text, report.code)
 

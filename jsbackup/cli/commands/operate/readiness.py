@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.look.view import check_readable
+from jsbackup.cli.commands.look.contents import check_readable
 from jsbackup.cli.loop import closing_undisturbed, run_loop
 from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import connection_of, keys_of, open_repository, reading
@@ -357,8 +357,6 @@ def drill(
     from jsbackup.planning.model import RestoreOptions
 
     output = shared.output
-    if keep and output.quiet and not output.as_json:
-        raise UsageError("--quiet would hide where the server is", hint="Leave it out, or add --json.")
     options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), allow_nothing=True)
     wanted = WantedBackup(backup or LATEST, options.streams, options.exclude, silent=output.as_json)
     server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")

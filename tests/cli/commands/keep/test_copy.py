@@ -234,24 +234,6 @@ def test_a_backup_of_a_later_tool_is_listed_as_such_and_the_others_as_ever(typed
     assert lines[1].startswith(SECOND) and lines[2].startswith("cannot be read: ") and FIRST in lines[2]
 
 
-def test_the_second_repository_has_an_endpoint_of_its_own(
-    typed: Type, repo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing is reached: Amazon would be, through a proxy that is not there.
-    for name, value in {
-        "HTTPS_PROXY": "http://127.0.0.1:1",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "y",
-        "JSBACKUP_S3_ENDPOINT": "http://127.0.0.1:1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    done = typed("copy", "-r", repo, "--to-repo", "s3://bucket/prefix")
-    assert done.code == 21
-    assert "--to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT" in done.err
-    done = typed("copy", "-r", repo, "--to-repo", "s3://bucket/prefix", "--to-s3-endpoint", "http://127.0.0.1:1")
-    assert done.code == 21 and "--to-s3-endpoint" not in done.err
-
-
 def test_repositories_of_several_profiles_are_copied(typed: Type, repo: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("".join(f'[profiles.{name}]\nrepo = "{repo}"\n' for name in ("a", "b")))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.cli.commands.look.buckets import bytes_json
+from jsbackup.cli.commands.look.contents import bytes_json
 from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
