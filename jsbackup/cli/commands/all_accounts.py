@@ -346,7 +346,7 @@ def _plans_text(plans: list[AccountPlan], documents: list[JsonObject]) -> Iterat
     for one, document in zip(plans, documents, strict=True):
         yield _heading(one.part)
         if isinstance(one.preview, JsBackupError):
-            yield from _error_text(one.preview)
+            yield from said_lines([Said("failed", "", one.preview.message, one.preview.hint or "")])
         else:
             yield from (plan_text(document["plan"]))
         yield ""
@@ -363,7 +363,7 @@ def _restores_text(done: AllRestores) -> Iterator[Block]:
             if one.report is not None:
                 yield from (restored_text(one.report, "restored"))
             if one.error is not None:
-                yield from _error_text(one.error)
+                yield from said_lines([Said("failed", "", one.error.message, one.error.hint or "")])
             yield ""
     accounts = format_count(len(done.accounts), "account")
     if done.refused:
@@ -390,9 +390,3 @@ def _heading(part: AccountPart) -> str:
     target = part.target
     into = f" into account {target.account.words}" if isinstance(target, AccountTarget) else ""
     return f"account {part.stored.words}{into}"
-
-
-def _error_text(error: JsBackupError) -> Iterator[Block]:
-    yield (State("failed"), f": {error.message}")
-    if error.hint:
-        yield (f"hint: {error.hint}")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.loop import run_loop
@@ -48,7 +47,7 @@ from jsbackup.cli.output.result import (
 )
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import Shared, contexts_of
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import Percentage, WholeNumber
 from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import IncompleteError, JsBackupError, NatsError, PolicyBreach, UsageError
@@ -126,8 +125,10 @@ def verify(
             raise UsageError("--sample and --max-bytes exclude each other", hint="Give one of them.")
         portion = AtMost(parse_size(max_bytes))
     if level == "manifest" and (portion is not None or where is not None):
-        what = "nothing for Spark" if portion is None else "no part of them"
-        raise UsageError(f"level manifest reads no objects, so there is {what}", hint="Leave the option out.")
+        raise UsageError(
+            "level manifest reads no objects, so there is nothing for Spark, and no part of them",
+            hint="Leave the option out.",
+        )
     repository, keys = open_with_keys(shared)
     if repository.descriptor.authority is not None and keys == NO_KEYS:
         shared.output.note("signatures are checked with a key that the repository itself names; see --expect-signer")
@@ -325,10 +326,8 @@ def status(
 
     if not live:
         # One from a profile is also for other commands.
-        for level in contexts_of(click.get_current_context()):
-            for name in ("server", "context"):
-                if level.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                    raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
+        if not shared.server_named and shared.server.keys() & {"server", "context"}:
+            raise UsageError("a server makes no sense without --live", hint="Add it, or leave the server out.")
         for option, given in (("--exclude", exclude), ("--all-accounts", accounts.all_accounts)):
             if given:
                 raise UsageError(f"{option} makes sense with --live only", hint="Leave it out.")

@@ -106,8 +106,7 @@ def plan(
     preview = replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
     saved = None
     if output_file is not None and preview.plan.refusals:
-        old = f"; {output_file} is an earlier one" if output_file.exists() else ""
-        shared.output.note(f"the plan was not saved, since it is refused{old}")
+        shared.output.note("the plan was not saved, since it is refused")
     elif output_file is not None:
         from jsbackup.planning.saved_plan import encode_plan, write_plan
 

@@ -112,12 +112,10 @@ def _shared(ctx: click.Context) -> Shared:
 
 def _stored_streams(ctx: click.Context, backup: str) -> _Look:
     import jsbackup.repository.repository  # noqa: F401
-    from jsbackup.repository import layout
 
     def look() -> Iterable[str]:
         repository = open_repository(_shared(ctx))
-        backups = repository.backups()
-        found = backups[-1] if backup == _LATEST else layout.resolve_backup(backup, backups)
+        found = repository.backups()[-1] if backup == _LATEST else repository.resolve(backup)
         return [stream.name for stream in repository.manifest(found).streams]
 
     return look

@@ -44,9 +44,9 @@ def test_without_it_segments_have_the_usual_size_and_nothing_is_said(typed: Type
         ("8 kibs", "--segment-size: not a size: '8 kibs'"),
         ("-8KiB", "--segment-size: not a size: '-8KiB'"),
         ("0.1", "not a whole number of bytes: '0.1'"),
-        ("0", "--segment-size 0: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),
-        ("4095", "--segment-size 4095: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),
-        ("257M", "--segment-size 257M: a segment is held in memory as a whole, so sizes from 4.00 KiB to 256 MiB can"),
+        ("0", "--segment-size 0: a segment is an object, held in memory: 4.00 KiB to 256 MiB"),
+        ("4095", "--segment-size 4095: a segment is an object, held in memory: 4.00 KiB to 256 MiB"),
+        ("257M", "--segment-size 257M: a segment is an object, held in memory: 4.00 KiB to 256 MiB"),
     ],
 )
 def test_what_cannot_be_a_size_is_refused_and_nothing_is_made(

@@ -189,8 +189,9 @@ def _forget_result(plan: ForgetPlan, pruned: JsonObject | None, *, dry_run: bool
         ],
         "prune": pruned,
     }
-    # Those that were named would only repeat the command line.
-    blocks = [] if named else _decisions_text(document)
+    blocks = _decisions_text(document)
+    if named:  # what was removed would only repeat the command line
+        blocks = (f"would remove backup {each.backup}" for each in decisions.removed if dry_run)
     return Result(document, [*blocks, *locked, *_forget_text(document, plan.damaged, code)], code)
 
 

@@ -98,12 +98,8 @@ def init(
     """
     segment_bytes = None if segment_size is None else parse_size(segment_size)
     if segment_bytes is not None and not is_segment_size(segment_bytes):
-        in_memory = segment_bytes > MAX_SEGMENT_BYTES
-        why = "a segment is held in memory as a whole" if in_memory else "each segment is an object"
-        raise UsageError(
-            f"--segment-size {segment_size}: {why}, so sizes from {format_bytes(MIN_SEGMENT_BYTES)} to "
-            f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
-        )
+        sizes = f"{format_bytes(MIN_SEGMENT_BYTES)} to {format_bytes(MAX_SEGMENT_BYTES)}"
+        raise UsageError(f"--segment-size {segment_size}: a segment is an object, held in memory: {sizes}")
     try:
         how = None if compression is None else Compression.parse(compression)
     except ValueError as error:

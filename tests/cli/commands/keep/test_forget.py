@@ -355,6 +355,8 @@ def test_a_held_backup_is_shown_and_kept_until_it_is_released(typed: Type, repo:
 
     (row,) = check("hold", typed("hold", IDS[0], "--release", "-r", repo, "--json"))["backups"]
     assert (row["held"], row["changed"], row["since"]) == (False, True, None)
+    asked = typed("forget", IDS[0][:-2], "--dry-run", "-r", repo).out
+    assert asked == f"would remove backup {IDS[0]}\nwould remove 1 backup, and keep 1\n"
     assert typed("forget", IDS[0], "-r", repo).code == 0 and backups(repo) == [IDS[11]]
 
 
