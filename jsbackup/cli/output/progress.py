@@ -1,7 +1,6 @@
 """What a command says on stderr while it runs: progress bars, and log lines above them.
 
-Bars are drawn by tqdm: one for the whole, and below it one for each running stream. Calls come from worker threads,
-too, so everything happens under a lock.
+Bars are drawn by tqdm. Calls come from worker threads, too, so everything happens under a lock.
 """
 
 from __future__ import annotations
@@ -36,15 +35,14 @@ _lock = threading.RLock()
 _drawn: list[object] = []  # what draws on stderr now
 
 
-def _bar(stream: TextIO, label: str, total: int | None = None, *, done: int = 0, form: str | None = None) -> tqdm[Any]:
+def _bar(stream: TextIO, label: str, *, form: str | None = None) -> tqdm[Any]:
     from tqdm import tqdm
 
     tqdm.set_lock(_lock)  # tqdm's own is shared between processes
     tqdm.monitor_interval = 0  # no thread of its own
     return tqdm(
         desc=pad(clip(printable(label, stream.encoding or "utf-8"), _LABEL_COLUMNS), _LABEL_COLUMNS),
-        total=total,
-        initial=done,
+        total=0,  # until it is known
         unit="B",
         unit_scale=True,
         unit_divisor=1024,
@@ -58,79 +56,58 @@ def _bar(stream: TextIO, label: str, total: int | None = None, *, done: int = 0,
 
 
 class TqdmProgress:
-    """See `jsbackup.progress.Progress`. Totals that turn out too small grow."""
+    """See `jsbackup.progress.Progress`. A bar for the whole, with the names of what runs."""
 
     def __init__(self, verb: str, stream: TextIO) -> None:
         self._verb = verb
-        self._stream = stream
-        self._whole = _bar(stream, verb)
-        self._running: dict[str, tqdm[Any]] = {}
-        self._paused: dict[str, tuple[int, int]] = {}  # bytes done, bytes in all
-        self._expected: dict[str, int] = {}
+        self._encoding = stream.encoding or "utf-8"
+        self._bar = _bar(stream, verb)
+        self._totals: dict[str, int] = {}  # bytes of what was announced or runs
+        self._done: dict[str, int] = {}  # of what runs
         self._streams = 0
         self._ended = 0
 
     def expect(self, totals: Mapping[str, int]) -> None:
         with _lock:
-            self._expected, self._streams = dict(totals), len(totals)
-            self._grow(sum(totals.values()))
+            self._totals, self._streams = dict(totals), len(totals)
+            self._move(sum(totals.values()))
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
         with _lock:
-            bar = self._bar_of(name)
-            if bar is None:
-                self._running[name] = _bar(self._stream, name, total_bytes)
-                self._grow(total_bytes - self._expected.pop(name, 0))
-            else:  # from the beginning
-                self._whole.update(-bar.n)
-                self._grow(total_bytes - _end(bar))
-                bar.reset(total_bytes)
+            # Again, it starts from nothing.
+            more, done = total_bytes - self._totals.get(name, 0), self._done.get(name, 0)
+            self._totals[name], self._done[name] = total_bytes, 0
+            self._move(more, -done)
 
     def advance(self, name: str, byte_count: int, messages: int) -> None:
         with _lock:
-            bar = self._bar_of(name)
-            if bar is not None:
-                more = max(0, int(bar.n) + byte_count - _end(bar))
-                for each, total in ((bar, _end(bar)), (self._whole, _end(self._whole))):
-                    each.total = total + more
-                    each.update(byte_count)
+            if name in self._done:
+                self._done[name] += byte_count
+                more = max(0, self._done[name] - self._totals[name])
+                self._totals[name] += more
+                self._move(more, byte_count)
 
     def pause(self, name: str) -> None:
-        with _lock:
-            bar = self._running.pop(name, None)
-            if bar is not None:
-                self._paused[name] = int(bar.n), _end(bar)
-                bar.close()
+        pass
 
     def finish(self, name: str) -> None:
         with _lock:
-            self.pause(name)
-            done, total = self._paused.pop(name, (0, self._expected.pop(name, None)))
-            if total is not None:
+            if name in self._totals:
                 self._ended += 1
-                self._grow(done - total)
+                self._move(self._done.pop(name, 0) - self._totals.pop(name))
 
     def close(self) -> None:
         with _lock:
-            for bar in (*self._running.values(), self._whole):
-                bar.close()
+            self._bar.close()
 
-    def _bar_of(self, name: str) -> tqdm[Any] | None:
-        """Return the bar of a stream that is running, or goes on where it was."""
-        if name in self._paused:
-            done, total = self._paused.pop(name)
-            self._running[name] = _bar(self._stream, name, total, done=done)
-        return self._running.get(name)
-
-    def _grow(self, byte_count: int) -> None:
-        self._whole.total = _end(self._whole) + byte_count
+    def _move(self, more: int, done: int = 0) -> None:
+        self._bar.total = (self._bar.total or 0) + more
         label = f"{self._verb} {self._ended}/{self._streams}" if self._streams else self._verb
-        self._whole.set_description_str(pad(label, _LABEL_COLUMNS))
-
-
-def _end(bar: tqdm[Any]) -> int:
-    """Return the bytes at which a bar ends; 0 if not known yet."""
-    return int(bar.total or 0)
+        self._bar.set_description_str(pad(label, _LABEL_COLUMNS), refresh=False)
+        self._bar.set_postfix_str(", ".join(printable(name, self._encoding) for name in self._done), refresh=False)
+        self._bar.update(done)
+        if done <= 0:  # which draws nothing
+            self._bar.refresh()
 
 
 @contextmanager

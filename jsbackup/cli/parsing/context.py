@@ -5,7 +5,6 @@ wins over one before it, both win over a profile, and all of them over the envir
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.output.result import bold, wants_colour
 from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber, check_amounts
 from jsbackup.config import LOGIN_NAMES, default_config_path, environment, expand_path, read_config, similar
 from jsbackup.config.connection import context_names
@@ -275,30 +273,8 @@ class LastOutput:
     output: Output
 
 
-class _HelpFormatter(click.HelpFormatter):
-    """Bold headings on a terminal."""
-
-    def write_heading(self, heading: str) -> None:
-        self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
-
-    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        super().write_usage(prog, args, f"{_heading('Usage:')} ")
-
-
-def _heading(text: str) -> str:
-    return bold(text) if wants_colour(sys.stdout) else text
-
-
-class HelpContext(click.Context):
-    """The context of a command or group with a help text."""
-
-    formatter_class = _HelpFormatter
-
-
 class HelpGroup(click.Group):
     """A group of commands."""
-
-    context_class = HelpContext
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         left = super().parse_args(ctx, args)
@@ -327,7 +303,7 @@ def usage_error(wrong: click.ClickException) -> UsageError:
     return UsageError(text[:1].lower() + text[1:], hint=hint)
 
 
-class CommandContext(HelpContext):
+class CommandContext(click.Context):
     """The context of a `Command`, with the values of its profile.
 
     `only` is the profile it is for, if several were named; `print_to` then makes its output.

@@ -45,13 +45,10 @@ def test_states_are_coloured_and_headings_bold(repo: Path) -> None:
     assert coloured[1:] == [("green", "complete"), ("red", "damaged, complete")]
     code, wrong, coloured = _seen("list", "-r", repo / "none")
     assert (code, coloured) == (10, [("red", "error")]) and wrong.startswith("error: ")
-    code, helped, coloured = _seen("verify", "--help")
-    assert code == 0 and coloured[0] == ("bold", "Usage:") and ("bold", "Options:") in coloured
     # Without colour it is the same, byte for byte.
     assert in_shell("verify", "--no-progress", "-r", repo).out.splitlines()[:-1] == text.splitlines()[:-1]  # a time
     assert in_shell("list", "-r", repo).out == listed
     assert in_shell("list", "-r", repo / "none").err == wrong
-    assert _seen("verify", "--help", NO_COLOR="1")[1] == helped
 
 
 def test_quiet_gives_up_its_silence_in_colour(repo: Path) -> None:
@@ -61,7 +58,7 @@ def test_quiet_gives_up_its_silence_in_colour(repo: Path) -> None:
 
 
 def test_whoever_wants_no_colour_gets_none(repo: Path) -> None:
-    for line in (["verify", "--no-progress", "-r", repo], ["list", "-r", repo / "none"], ["--help"]):
+    for line in (["verify", "--no-progress", "-r", repo], ["list", "-r", repo / "none"]):
         for extra in (
             {"NO_COLOR": "1"},
             {"NO_COLOR": "0"},
@@ -74,7 +71,7 @@ def test_whoever_wants_no_colour_gets_none(repo: Path) -> None:
 
 
 def test_neither_pipes_nor_files_nor_json_have_colours(repo: Path) -> None:
-    for line in (["verify", "-r", repo], ["list", "-r", repo], ["list", "-r", repo / "none"], ["--help"]):
+    for line in (["verify", "-r", repo], ["list", "-r", repo], ["list", "-r", repo / "none"]):
         done = in_shell(*line, TERM="xterm")
         assert "\x1b" not in done.out + done.err
     half = in_terminal("verify", "--no-progress", "-r", repo, NO_COLOR="")  # only stderr is a terminal

@@ -227,7 +227,7 @@ def _forget_text(document: JsonObject, damaged: Sequence[str], code: int) -> Ite
 def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> Result:
     """Hold backups, so that no 'forget' removes them until they are released.
 
-    A backup that is held already stays held as it is: another --reason changes nothing, and the output says so. A hold
+    A backup that is held already stays held as it is: another --reason changes nothing. A hold
     belongs to one repository: 'copy' brings none, and names what is held here and not there.
     """
     if release and reason is not None:
@@ -235,7 +235,7 @@ def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: 
     repository = open_repository(shared)
     chosen = list(dict.fromkeys(find_ids(shared, repository, backups)))
     rows = [_hold(repository, backup, None if release else reason or "") for backup in chosen]
-    return Result({"backups": rows}, _hold_text(rows, reason))
+    return Result({"backups": rows}, _hold_text(rows))
 
 
 def _hold(repository: Repository, backup: str, reason: str | None) -> JsonObject:
@@ -249,7 +249,7 @@ def _hold(repository: Repository, backup: str, reason: str | None) -> JsonObject
     return {"backup": backup, "held": True, "changed": changed, "since": held.created, "reason": held.reason}
 
 
-def _hold_text(rows: Sequence[JsonObject], asked: str | None) -> Iterator[Block]:
+def _hold_text(rows: Sequence[JsonObject]) -> Iterator[Block]:
     for row in rows:
         backup, changed = row["backup"], row["changed"]
         if not row["held"]:
@@ -258,10 +258,6 @@ def _hold_text(rows: Sequence[JsonObject], asked: str | None) -> Iterator[Block]
         since = f" since {row['since']}" if row["since"] else ""
         reason = f": {row['reason']}" if row["reason"] else ""
         yield f"{backup} is held{'' if changed else f' already{since}'}{reason}"
-    stays = [str(row["backup"]) for row in rows if asked and not row["changed"] and row["reason"] != asked]
-    if stays:
-        how = "release what is held, and hold it again to change it"
-        yield State("note"), f": the reason of {in_short(stays)} stays as it is: {how}"
 
 
 @click.command("prune", cls=Command, unattended=True)
