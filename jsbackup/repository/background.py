@@ -15,8 +15,9 @@ __all__ = ["Aftermath", "QueuedTask", "in_order"]
 T = TypeVar("T")
 
 
-def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, None, None]:
-    """Run the tasks in this many threads, a few ahead of what was asked for, and yield their results in order.
+def in_order(tasks: Iterable[Callable[[], T]], threads: int, ahead_most: int = 0) -> Generator[T, None, None]:
+    """Run the tasks in this many threads, at most so many ahead of what was asked for (by default two for each thread),
+    and yield their results in order.
 
     An exception of a task is raised in its place. Tasks that have not begun are then dropped; those that are running
     are waited for, except on Ctrl-C, where a store that hangs would keep the process alive. One that is given up, and
@@ -37,7 +38,7 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
     try:
         for task in chain((first, second), tasks):
             ahead.append(pool.submit(task))
-            if len(ahead) > 2 * threads:
+            if len(ahead) > (ahead_most or 2 * threads):
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()

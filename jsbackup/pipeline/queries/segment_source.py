@@ -25,9 +25,9 @@ from jsbackup.pipeline.queries.duckdb_plan import Needs
 from jsbackup.repository.background import in_order
 from jsbackup.repository.objects import Objects
 
-__all__ = ["STORED_COLUMNS", "SegmentSource"]
+__all__ = ["SegmentSource"]
 
-STORED_COLUMNS: Final = ("sequence", "timestamp_ns", "subject", "headers", "data")
+_STORED: Final = ("sequence", "timestamp_ns", "subject", "headers", "data")
 # DuckDB takes the first column where it needs none.
 _ROW: Final = "row"
 _SCHEMA: Final = pa.schema(
@@ -45,26 +45,26 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _MOST_ROWS: Final = 100_000
-# A thread reads so much at a time; each batch of DuckDB has some cost of its own. Large segments are read by one: some
-# are held ahead. Measured, segments of 32 MiB of JSON: 380 MiB with two threads.
+# A thread reads so much at a time; each batch of DuckDB has some cost of its own. Of large segments one is held ahead.
 _THREADS: Final = 4
 _PIECE_SEGMENTS, _PIECE_BYTES = 64, 8 << 20
+# Each thread of DuckDB makes some copies of a batch. Measured, two values of JSON, by two threads: 318 MiB with batches
+# of 4 MiB, 282 to 289 with 1 MiB.
+_BATCH_BYTES: Final = 1 << 20
 
 
 class SegmentSource:
     """A source of the messages of `ranges`, which yields those within bounds. `needs` says what a query needs: other
-    columns are null. `used`: DuckDB has planned a query that names it. `error` is why a stream has ended early.
+    columns are null. `error` is why a stream has ended early.
     """
 
     def __init__(self, objects: Objects, ranges: Callable[[Bounds], Iterable[MessageRange]]) -> None:
         self._objects = objects
         self.ranges = ranges
         self.needs = Needs()
-        self.used = False
         self.error: JsBackupError | None = None
 
     def __arrow_c_schema__(self) -> object:
-        self.used = True
         return _SCHEMA.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -85,11 +85,12 @@ class SegmentSource:
         try:
             if (first := next(ranges, None)) is None:
                 return
-            threads = _THREADS if first.ref.bytes < _PIECE_BYTES else 1
-            with closing(in_order(self._tasks(chain([first], ranges)), threads)) as found:
-                for batches in found:
-                    yield from batches
-            give_back()
+            threads, ahead = (1, 1) if first.ref.bytes >= _PIECE_BYTES else (_THREADS, 2 * _THREADS)
+            with closing(in_order(self._tasks(chain([first], ranges)), threads, ahead)) as found:
+                for batch in chain.from_iterable(found):
+                    rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
+                    yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+                    give_back()
         except JsBackupError as error:
             self.error = error
             raise
@@ -114,7 +115,7 @@ def _read(
     """Return the messages of ranges, with nulls in columns that are not among `names`. A single segment is fetched
     here, and decoded by row groups when these are asked for.
     """
-    stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(STORED_COLUMNS)
+    stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(_STORED)
     fetched = [None if one.is_whole and not stored else objects.fetch(one.ref) for one in ranges]
 
     def decoded(one: MessageRange, data: bytes | None) -> Iterator[pa.RecordBatch]:
@@ -123,7 +124,7 @@ def _read(
                 yield pa.record_batch([pa.nulls(min(_MOST_ROWS, one.ref.messages - at))], [_ROW])
             return
         own = ALL if one.is_whole else Bounds((one.first_seq, one.last_seq), only=one.only)
-        columns = [name for name in STORED_COLUMNS if name in {*stored, *own.columns}]
+        columns = [name for name in _STORED if name in {*stored, *own.columns}]
         yield from map(own.keep, scan_segment(cast(BinaryIO, pa.BufferReader(data)), columns, bounds.wants_group))
 
     batches = (
