@@ -151,8 +151,15 @@ class PyIcebergTable:
                 creation.add_files(paths, summary, check_duplicate_files=False)
                 self._table = creation.commit_transaction()
             else:
-                # In this process only: a commit is not tried again beside one of another export.
-                self._table.metadata.properties["commit.retry.num-retries"] = "0"
+                # In this process only: a commit is not tried again beside one of another export, and snapshots that the
+                # catalog has are left out. pyiceberg copies all metadata twenty times (Measured, 2,000 snapshots: a
+                # commit took 4.4 s of a processor, and takes 0.4).
+                metadata = self._table.metadata
+                metadata.properties["commit.retry.num-retries"] = "0"
+                metadata.snapshots[:] = [
+                    one for one in metadata.snapshots if one.snapshot_id == metadata.current_snapshot_id
+                ]
+                metadata.snapshot_log.clear()
                 with self._table.transaction() as change:
                     change.set_properties(properties)
                     change.add_files(paths, summary, check_duplicate_files=False)

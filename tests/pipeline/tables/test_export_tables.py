@@ -7,12 +7,14 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyiceberg.table
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import LessThan
+from pyiceberg.table.update import update_table_metadata
 
 from jsbackup.errors import (
     FormatError,
@@ -43,6 +45,7 @@ from tests.pipeline.places import Kept, keep
 from tests.pipeline.tables.growing import backed_up, export, growing, rows, rows_of, table_of
 
 if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
@@ -279,6 +282,35 @@ def test_metadata_does_not_grow_with_the_square(
         sizes.append(sum(path.stat().st_size for path in kept_files if path.parent.name != "ORDERS"))
     first, last = sizes[19] - sizes[9], sizes[38] - sizes[28]
     assert last < 1.5 * first + 60_000, (first, last)
+
+
+def test_snapshots_stay_in_a_catalog_of_the_users_and_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its tags. pyiceberg copies whatever an open table has, many times: with the square of the appends."""
+    copied = []
+
+    def update(metadata: TableMetadata, *arguments: Any, **named: Any) -> TableMetadata:
+        copied.append(len(metadata.snapshots))
+        return update_table_metadata(metadata, *arguments, **named)
+
+    monkeypatch.setattr(pyiceberg.table, "update_table_metadata", update)
+    kept, manifests = growing(tmp_path / "r", (4,))
+    place, uri = _place(tmp_path / "out"), f"sqlite:///{tmp_path}/theirs.db"
+    catalog = SqlCatalog("jsbackup", uri=uri)
+    export(kept, manifests[0], place, TableFormat.ICEBERG, catalog=uri)
+    table = catalog.load_table(("jsbackup", "ORDERS"))
+    (first,) = table.snapshots()
+    table.manage_snapshots().create_tag(first.snapshot_id, "first").commit()
+    copied.clear()
+    for number in range(1, 6):
+        kept.repository.commit(manifest := _later(kept, number))
+        export(kept, manifest, place, TableFormat.ICEBERG, catalog=uri, token=f"{number:08x}")
+    assert set(copied) == {1}
+    table.refresh()
+    sizes = [table.scan(snapshot_id=one.snapshot_id).to_arrow().num_rows for one in table.snapshots()]
+    assert (sizes, len(table.history())) == ([4, 5, 6, 7, 8, 9], 6)
+    assert table.scan().use_ref("first").to_arrow().num_rows == 4
 
 
 def _later(kept: Kept, number: int) -> Manifest:
