@@ -269,6 +269,7 @@ def _connected(spill: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
     with closing(duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": spill})) as connection:
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")  # on stdout, where DuckDB takes Python for interactive
         for macro in _MACROS:
             connection.execute(macro)
         yield connection

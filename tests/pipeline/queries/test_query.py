@@ -25,7 +25,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.refs import AnyRef
 from tests.cli.test_json import check
-from tests.cli.typed import Typed
+from tests.cli.typed import Typed, in_shell
 from tests.harness import backups
 from tests.harness.batches import Message
 from tests.harness.commands import command_line, environment
@@ -197,6 +197,12 @@ def test_ranges_follow_from_conditions_that_are_understood(
         needs = needs_of(connection, f"SELECT octet_length(data) FROM v WHERE {condition}")
     assert (needs.bounds.sequence, needs.bounds.timestamp_ns) == (sequence, times)
     assert needs.columns is not None and "data" in needs.columns and "headers" not in needs.columns
+
+
+def test_duckdb_prints_no_progress_of_its_own(kept: Kept) -> None:
+    """After two seconds it would, where Python has no script: on stdout."""
+    sql = "SELECT current_setting('enable_progress_bar')"
+    assert in_shell("query", "latest", sql, *kept.line, "--json").document["rows"] == [[False]]
 
 
 def test_words_that_may_be_names() -> None:
