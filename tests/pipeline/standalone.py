@@ -93,10 +93,20 @@ class Standalone(Running):
 
     def kill_one_at_work(self, port: int) -> int:
         """Kills a worker with a task that is connected to 127.0.0.1:`port` just now → which one that was."""
+        worker = self._at_work(port)
+        self.kill(worker)
+        return worker
+
+    def kill_executor_at_work(self, port: int) -> None:
+        """Kills an executor with such a task. Its worker stays, and starts another one."""
+        for pid in _descendants(self.workers[self._at_work(port)].pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _at_work(self, port: int) -> int:
         ends = _ends_of_connections_to(port)
         for worker, process in enumerate(self.workers):
             if any(not ends.isdisjoint(_sockets(pid)) for pid in _descendants(process.pid)):
-                self.kill(worker)
                 return worker
         raise AssertionError(f"no task is connected to port {port}")
 

@@ -16,6 +16,7 @@ import pytest
 
 from jsbackup.model import S3Settings
 from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
 from tests.cli.typed import in_shell
 from tests.harness import backups
 from tests.harness.batches import some_messages
@@ -25,7 +26,7 @@ from tests.harness.proxy import Direction, Proxy
 from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.servers import NEWEST, NatsServer, missing, wait_until
 from tests.integration.witness import seen
-from tests.pipeline.places import keep
+from tests.pipeline.places import Kept, keep
 from tests.pipeline.quick_java import quick_java
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.streams import account, digests, make_streams
@@ -97,6 +98,12 @@ class Driver:
     def type(self, *arguments: str) -> tuple[int, Any]:
         self.begin(*arguments)
         return self.end()
+
+    @property
+    def lost_tasks(self) -> int:
+        """How many tasks ended with their executor, so far."""
+        events = (path.read_text() for path in self.events.rglob("*") if path.is_file())
+        return sum(text.count('"Reason":"ExecutorLostFailure"') for text in events)
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
@@ -226,8 +233,7 @@ def test_streams_are_spread_over_two_workers_and_outlive_one(
     assert (code, restored["failed"], len(restored["streams"])) == (0, [], 30)
     assert all(stream["verified"] for stream in restored["streams"])
     assert compare({name: one for name, one in seen(urls[0]).items() if name < "S030"}, seen(urls[1])) == []
-    events = "".join(path.read_text() for path in driver.events.rglob("*") if path.is_file())
-    assert len(killed) == 2 and '"ExecutorLostFailure"' in events
+    assert len(killed) == 2 and driver.lost_tasks
 
     s3 = S3Settings(endpoint=s3_server.url, region=REGION)
     kept = keep(tmp_path, {"OLD": some_messages(5, 1)}, encrypted=True, s3=s3, location=f"s3://{BUCKET}/spread")
@@ -249,6 +255,86 @@ def test_streams_are_spread_over_two_workers_and_outlive_one(
         if path.is_file() and path.suffix != ".jar":
             content = path.read_bytes()
             assert not any(secret in content for secret in secrets), path
+
+
+SQL = """SELECT stream, subject, count(*) AS messages, sum(sequence) AS sequences, min(time) AS oldest,
+  count(header_block) AS headers, min(md5(data)) AS least, max(md5(data)) AS most
+  FROM messages GROUP BY stream, subject ORDER BY stream, subject"""
+CHANGES = ["--rename", "A=Z", "--map-subject", "orders.*=>old.$1", "--mask", ">:header(N)=redact", "--renumber"]
+JOBS = {
+    "query": ["query", "latest", SQL],
+    "stats": ["stats", "latest"],
+    "verify": ["verify", "latest", "--level", "data"],
+    "copy": ["copy", "latest", *CHANGES],
+    "import": ["import", "--format", "parquet"],
+}
+# What depends on when, and how often, something was done.
+OF_A_RUN = {
+    "verify": {"oldest"},
+    "copy": {"backup"},
+    "import": {"backup", "seconds", "segments_reused", "stored_bytes_added"},
+}
+
+
+@pytest.mark.by_turns
+@pytest.mark.s3
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_that_loses_an_executor_does_what_it_does_without_spark(
+    job: str, tmp_path: Path, s3_server: S3Server, cluster: Standalone, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor is killed while its task reads from S3, or while it writes there what it imports."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    # Tasks are sized by what messages are before compression.
+    messages = [m._replace(data=m.data + bytes(60_000)) for m in some_messages(350, 4000)]
+    s3, location, table = S3Settings(endpoint=s3_server.url, region=REGION), f"s3://{BUCKET}/{job}", tmp_path / "table"
+    monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)
+    kept = keep(tmp_path / "of", {"A": messages, "B": messages[:50]}, s3=s3, location=location)
+    alone, spread = (
+        keep(tmp_path / run, {}, s3=s3, location=f"{location}-{run}", segment_bytes=4 << 20)
+        if job == "import"
+        else keep(tmp_path / run, {}, segment_bytes=4 << 20)
+        for run in ("alone", "spread")
+    )
+    if job == "import":
+        in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", table, **s3_server.environment)
+
+    def line(into: Kept, endpoint: str) -> list[str]:
+        more = {"copy": ["--to-repo", into.place.location], "import": [str(table)]}.get(job, [])
+        repository = into if job == "import" else kept
+        return [*JOBS[job], *more, *repository.line, "--s3-endpoint", endpoint, "--s3-region", REGION, "--json"]
+
+    told = in_shell(*line(alone, s3_server.url), **s3_server.environment).document
+    lost = driver.lost_tasks
+    with Proxy(s3_server.port) as proxy:
+        way = Direction.TO_SERVER if job == "import" else Direction.TO_CLIENT
+        # Less than any task reads.
+        proxy.at(way, 150_000, lambda: cluster.kill_executor_at_work(proxy.port))
+        code, found = driver.type(*line(spread, f"http://127.0.0.1:{proxy.port}"), "--spark", cluster.url)
+    assert code == 0 and driver.lost_tasks > lost, found
+    of_a_run = OF_A_RUN.get(job, set())
+    assert _without(of_a_run, found) == _without(of_a_run, told)
+    if job in ("copy", "import"):
+        made = _made(spread, found["backup"])
+        assert made == _made(alone, told["backup"]) and len(made) == 2
+
+
+def _without(names: set[str], value: Any) -> Any:
+    """A document without fields, at any depth."""
+    if isinstance(value, dict):
+        return {key: _without(names, one) for key, one in value.items() if key not in names}
+    return [_without(names, one) for one in value] if isinstance(value, list) else value
+
+
+def _made(kept: Kept, backup: str) -> dict[str, tuple[object, ...]]:
+    """The streams of a backup, all messages of which are proved: settings, digest, and names of segments by content."""
+    repository = kept.place.open()
+    manifest = repository.manifest(backup)
+    assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
+    return {
+        one.name: (one.config, one.digest, [ref.key.rpartition("/")[2] for ref in one.segments])
+        for one in manifest.streams
+    }
 
 
 def test_a_master_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
