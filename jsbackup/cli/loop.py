@@ -7,7 +7,7 @@ designed for.
 A shell without job control starts `command &` with Ctrl-C ignored, because that is meant for the command in front: a
 signal that a command was started to ignore does not end it.
 
-asyncio is imported when a loop runs: all commands load this module.
+asyncio and its threads are imported when a loop runs: all commands load this module, also `--version`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
@@ -78,23 +77,23 @@ def exempt_from_collection() -> None:
     gc.freeze()
 
 
-class _Threads(ThreadPoolExecutor):
-    """The loop's threads for looking up names; abandoned ones are not waited for."""
-
-    left = False
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait and not self.left, cancel_futures=cancel_futures or self.left)
-
-
 def run_loop(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> T:
     """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`.
 
     With `ask` the first signal calls it, for work that can end by itself, and only the second one interrupts.
     """
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     from jsbackup.api.worker import raise_first
+
+    class Threads(ThreadPoolExecutor):
+        """The loop's threads for looking up names; abandoned ones are not waited for."""
+
+        left = False
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait and not self.left, cancel_futures=cancel_futures or self.left)
 
     asking = [ask] if ask is not None else []
     early: list[int] = []
@@ -106,7 +105,7 @@ def run_loop(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None
     async def guarded() -> T:
         loop = asyncio.get_running_loop()
         guard = asyncio.current_task()
-        threads = _Threads()
+        threads = Threads()
         loop.set_default_executor(threads)
         task = asyncio.ensure_future(work)
 

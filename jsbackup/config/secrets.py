@@ -30,9 +30,7 @@ import os
 import pwd
 import re
 import shlex
-import shutil
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -249,6 +247,8 @@ _PROGRAMS: Final = {"op": "the command line tool of 1Password", "nsc": "the tool
 
 def output_of(command: str, what: str) -> bytes:
     """Return the output. Raises UsageError, which contains neither the command nor its output."""
+    import subprocess  # few start a program: all others would wait for this
+
     try:
         words = shlex.split(command)
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
@@ -284,6 +284,9 @@ def looked_up(
 
     Raises UsageError: the program is not there, fails, takes too long, or prints nothing.
     """
+    import shutil
+    import subprocess
+
     name = words[0]
     program = shutil.which(name, path=environ.get("PATH", os.defpath))
     if program is None:

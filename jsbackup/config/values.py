@@ -12,8 +12,6 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fractions import Fraction
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.names import has_blank
@@ -43,17 +41,17 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?) ?(?:([KMGTPE])(?:I?B)?|B)?", re.AS
 _SIZE_POWERS = {letter: 1024**power for power, letter in enumerate("KMGTPE", start=1)}
 
 _DURATION_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|μs|ms|s|m|h|d|w)", re.ASCII)
-_DURATION_SECONDS = {
-    "ns": Fraction(1, 10**9),
-    "us": Fraction(1, 10**6),
-    "µs": Fraction(1, 10**6),  # U+00B5, as Go prints it
-    "μs": Fraction(1, 10**6),  # U+03BC, as typed on a Greek keyboard
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "m": Fraction(60),
-    "h": Fraction(3600),
-    "d": Fraction(86400),
-    "w": Fraction(7 * 86400),
+_DURATION_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,  # U+00B5, as Go prints it
+    "μs": 10**3,  # U+03BC, as typed on a Greek keyboard
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 86400 * 10**9,
+    "w": 7 * 86400 * 10**9,
 }
 # A hundred years: longer is a mistake, and sums with today's date stay within every date type.
 _DURATION_MAX_SECONDS = 100 * 365 * 86400
@@ -73,12 +71,21 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"not a size: {text!r}", hint="Write bytes, or a number with a unit such as 64MiB or 2GiB.")
-    size = Fraction(match[1]) * _SIZE_POWERS.get((match[2] or "").upper(), 1)
-    if size.denominator != 1:
+    number, divisor = _ratio(match[1])
+    size, rest = divmod(number * _SIZE_POWERS.get((match[2] or "").upper(), 1), divisor)
+    if rest:
         raise UsageError(f"not a whole number of bytes: {text!r}")
     if size > _INT64_MAX:
         raise UsageError(f"size is too large: {text!r}")
-    return int(size)
+    return size
+
+
+def _ratio(decimal: str) -> tuple[int, int]:
+    """Return a decimal number exactly: `"1.5"` is 15 and 10. Each command would wait for `fractions`, which can do it,
+    too.
+    """
+    whole, _, part = decimal.partition(".")
+    return int(whole + part), 10 ** len(part)
 
 
 def format_bytes(count: int) -> str:
@@ -101,15 +108,16 @@ def parse_duration(text: str, wanted: str = "a duration") -> float:
     stripped = text.strip()
     if stripped == "0":
         return 0.0
-    seconds, position = Fraction(0), 0
+    nanoseconds, position = 0.0, 0
     while position < len(stripped) and (part := _DURATION_PART.match(stripped, position)):
-        seconds += Fraction(part[1]) * _DURATION_SECONDS[part[2]]
+        number, divisor = _ratio(part[1])
+        nanoseconds += number * _DURATION_NANOSECONDS[part[2]] / divisor
         position = part.end()
     if position == 0 or position != len(stripped):
         raise UsageError(f"not {wanted}: {text!r}", hint="Write a number with a unit: 500ms, 90s, 15m, 24h, 7d, 2w.")
-    if seconds > _DURATION_MAX_SECONDS:
+    if nanoseconds > _DURATION_MAX_SECONDS * 10**9:
         raise UsageError(f"duration is too long: {text!r}")
-    return float(seconds)
+    return nanoseconds / 10**9
 
 
 def parse_typed_time(text: str) -> int:
@@ -193,5 +201,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """Return up to three similar names, the most similar first; upper and lower case are the same."""
+    from difflib import get_close_matches  # only after a mistake
+
     folded = {each.casefold(): each for each in known}
     return [folded[match] for match in get_close_matches(name.casefold()[:100], folded, cutoff=_ALIKE)]

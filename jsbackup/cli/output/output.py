@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 import click
 
-from jsbackup.cli.output.progress import write_above_bars
 from jsbackup.cli.output.result import (
     Block,
     PlainText,
@@ -38,10 +37,11 @@ from jsbackup.readable import display_width, printable
 
 __all__ = [
     "Output",
+    "drawn_now",
     "silence",
 ]
 
-
+drawn_now: list[object] = []  # the bars of `cli/output/progress.py` that are on stderr
 _MOST_HELD_BACK = 200  # for commands that never end
 
 
@@ -187,7 +187,11 @@ class Output:
             line = to_json(about, encoding=encoding)
         else:
             line = _joined(parts, encoding, coloured=wants_colour(sys.stderr))
-        if not write_above_bars(line):
+        if drawn_now:
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)  # above the bars
+        else:
             _write(sys.stderr, line)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from jsbackup.cli.output.output import Output, drawn_now
 from jsbackup.cli.output.result import pad
 from jsbackup.config import hide_logins
 from jsbackup.progress import NullProgress, Progress
@@ -20,10 +21,9 @@ from jsbackup.readable import NAMED, clip, printable, without_name
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from jsbackup.cli.output.output import Output
     from jsbackup.cli.parsing.context import Shared
 
-__all__ = ["TqdmProgress", "make_live_line", "make_progress", "silence_spark", "start_log", "write_above_bars"]
+__all__ = ["TqdmProgress", "make_live_line", "make_progress", "silence_spark", "start_log"]
 
 _LABEL_COLUMNS = 24
 _REDRAW_SECONDS = 0.2
@@ -32,7 +32,6 @@ _NEWS_SECONDS = 60.0
 D = TypeVar("D", "TqdmProgress", "tqdm[Any]")
 
 _lock = threading.RLock()
-_drawn: list[object] = []  # what draws on stderr now
 
 
 def _bar(stream: TextIO, label: str, *, form: str | None = None) -> tqdm[Any]:
@@ -132,21 +131,12 @@ def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def _drawing(drawn: D) -> Iterator[D]:
-    _drawn.append(drawn)
+    drawn_now.append(drawn)
     try:
         yield drawn
     finally:
-        _drawn.remove(drawn)
+        drawn_now.remove(drawn)
         drawn.close()
-
-
-def write_above_bars(line: str) -> bool:
-    """Write a line to stderr above what is drawn there; do nothing and return False if nothing is."""
-    if _drawn:
-        from tqdm import tqdm
-
-        tqdm.write(line, file=sys.stderr)
-    return bool(_drawn)
 
 
 class _ToOutput(logging.Handler):
