@@ -110,8 +110,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 
 # Third-party imports that belong to few files alone, and files that may be imported from one place alone.
 DOORS = {
-    "nats": {"engine/link/link.py"},
-    "nkeys": {"engine/link/nkey_pairs.py"},
+    "nats": {"engine/link/connection.py"},
+    "nkeys": {"engine/link/connection.py"},
     "cryptography": {
         "repository/crypto/signing.py",
         "repository/crypto/keys.py",

@@ -107,7 +107,7 @@ for _, name, _ in pkgutil.walk_packages(jsbackup.__path__, "jsbackup."):
 check(before)
 
 from jsbackup.engine.backup.backup import run_backup
-from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.restore.restore import run_restore
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings

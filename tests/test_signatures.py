@@ -12,7 +12,7 @@ MOST = 4
 # Others decide what these take.
 OTHERS = {
     "formats/twin/records.py: decode_records",  # as its compiled twin
-    "engine/link/link.py: _process_msg",  # of nats-py
+    "engine/link/connection.py: _process_msg",  # of nats-py
 }
 
 

@@ -29,14 +29,11 @@ from jsbackup.api.worker import OnProgress, Work, Worker, note_waiting, progress
 from jsbackup.config import Glob, parse_glob
 from jsbackup.engine.backup.backup import run_backup
 from jsbackup.engine.backup.lease_renewal import hold_lease, hold_to_read, lease_terms
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.read.increment import Incremental
-from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.preview import preview_restore
-from jsbackup.engine.restore.restore import run_restore
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.proof import ProofLevel
+from jsbackup.engine.restore.restore import preview_restore, run_restore
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, TargetConflict, UsageError
 from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject

@@ -33,7 +33,7 @@ from jsbackup.browse.guard import Guard, new_token
 from jsbackup.browse.library import Library, RestoreTarget
 from jsbackup.browse.overview import key_figures, next_removal
 from jsbackup.browse.render import Pages, Query, browse_environment, pager, words_of
-from jsbackup.engine.restore.preview import Preview, preview_restore
+from jsbackup.engine.restore.restore import Preview, preview_restore
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.html.page import STYLE
 from jsbackup.look.moment import option_text

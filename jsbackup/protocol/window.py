@@ -1,7 +1,7 @@
 """How many bytes of a transfer may be unacknowledged, in either direction, to hide the round trip.
 
 Both ends may have to hold that much, so it is not more than the link needs. The chunks of a snapshot are acknowledged
-in `engine/read/snapshot_acks.py`, those of a restore are counted in `restore.py`.
+in `engine/read/snapshot_transfer.py`, those of a restore are counted in `restore.py`.
 """
 
 from __future__ import annotations

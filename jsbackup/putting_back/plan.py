@@ -14,9 +14,8 @@ from functools import partial
 from sys import intern
 
 from jsbackup.config import nearest
+from jsbackup.engine.link.concurrency import gather_some, in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consume import read_messages
 from jsbackup.errors import FormatError, JsBackupError, NatsError, PlanRefused, TargetConflict
 from jsbackup.look.buckets.key_states import key_of

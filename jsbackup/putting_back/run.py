@@ -35,11 +35,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from jsbackup.engine.link.concurrency import gather_some, in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, found_for
-from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.link.workers import gather_some
-from jsbackup.engine.read.reader_consumer import LEFT_SECONDS, PUT_BACK_DESCRIPTION
+from jsbackup.engine.read.consume import LEFT_SECONDS, PUT_BACK_DESCRIPTION
 from jsbackup.errors import (
     ApiError,
     IncompleteError,

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from jsbackup.cli.output.status_report import Report
 from jsbackup.config import Glob
-from jsbackup.engine.check.backup_series import BackupSeries, StreamSize
 from jsbackup.engine.check.health_rules import Limits, LiveStreams
-from jsbackup.engine.check.status import RepositoryStatus, SeenWork, StoredTotals
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals, StreamSize
 from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.seen_leases import LeaseText

@@ -86,7 +86,7 @@ def test_reading_backups_waits_for_neither_servers_nor_spark() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.split())
     assert "jsbackup.repository.repository" in imported
-    assert not {"nats", "boto3", "pyspark", "jsbackup.engine.link.link", "jsbackup.cli"} & imported
+    assert not {"nats", "boto3", "pyspark", "jsbackup.engine.link.connection", "jsbackup.cli"} & imported
 
 
 OTHERS = {"boto3", "prometheus_client", "pyspark", "pyarrow.compute", "urllib.request"}
@@ -144,8 +144,7 @@ SPARED = {
     "unittest",
     "jsbackup.cli.profiles.profiles",
     "jsbackup.config.accounts",
-    "jsbackup.engine.read.salvage.salvage",
-    "jsbackup.engine.read.salvage.around_damage",
+    "jsbackup.engine.read.salvage",
     "jsbackup.formats.archive.archive_v1_reader",
     "jsbackup.repository.crypto.keys",
     "jsbackup.repository.crypto.opening",

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from jsbackup.config import Glob
-from jsbackup.engine.restore import stored_archive
-from jsbackup.engine.restore.partial_proof import ProofLevel
+from jsbackup.engine.restore import send_archive
+from jsbackup.engine.restore.proof import ProofLevel
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
-from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions, SendAs
@@ -120,7 +120,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, nats_server: Callable[..., NatsServer
             made.sent_bytes += len(chunk)
             send(sender, chunk, reply)
 
-        monkeypatch.setattr(stored_archive, "_AHEAD_BYTES", 1)
+        monkeypatch.setattr(send_archive, "_AHEAD_BYTES", 1)
         monkeypatch.setattr(RestoreSender, "send", count)
         return made
 

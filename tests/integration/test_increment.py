@@ -17,8 +17,7 @@ import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import Joined, take_increment

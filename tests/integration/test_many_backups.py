@@ -13,8 +13,7 @@ import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.repository.keep.leases import Mode, Terms, acquire
 from jsbackup.repository.repository import Repository
 from tests.harness.api import Wire, call, connected

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, Glob, source_connection
-from jsbackup.engine.backup import stream_capture
+from jsbackup.engine.backup import stream_backup
 from jsbackup.engine.backup.backup import run_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.formats.sequences import SequenceSet
@@ -210,7 +209,7 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
     asyncio.run(create(url))
     asyncio.run(send(*range(1000)))
     first = asyncio.run(back_up()).stream
-    monkeypatch.setattr(stream_capture, "messages_to_remove", late)
+    monkeypatch.setattr(stream_backup, "messages_to_remove", late)
     second = asyncio.run(back_up())
     assert len(asked) == 2
     hit = [ref for ref in first.segments if ref.first_seq <= 30 <= ref.last_seq]

@@ -14,8 +14,7 @@ import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import RepositoryLocked, StoreError
 from jsbackup.repository import layout

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jsbackup.engine.read import catch_up
+from jsbackup.engine.read import whole_stream
 from jsbackup.engine.read.increment import Incremental
 from tests.harness.api import call, connected
 from tests.harness.commands import PATIENT, jsbackup
@@ -123,7 +123,7 @@ async def _held_at(url: str, stream: str) -> set[int]:
 def test_more_deleted_sequences_than_can_be_asked_for(
     kind: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catch_up, "MAX_DELETED", 0)
+    monkeypatch.setattr(whole_stream, "MAX_DELETED", 0)
     with NatsServer(NEWEST) as server:
         with Overwrites(server.url, keys=KEYS, storage="memory", **kind) as bucket:
             bench = Bench.make(server.url, tmp_path)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, parse_glob, source_connection
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
 from jsbackup.engine.follow.followed_stream import Followed
 from jsbackup.engine.link.jetstream import JetStream

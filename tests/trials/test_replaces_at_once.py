@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.restore.at_work import at_work
+from jsbackup.engine.restore.remove_unfinished import at_work
 from jsbackup.engine.restore.restore import run_restore
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_restore import StreamRestore

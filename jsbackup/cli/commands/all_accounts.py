@@ -27,7 +27,6 @@ from jsbackup.cli.output.result import (
 )
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
-from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
 from jsbackup.engine.accounts.backups import (
     AccountBackup,
     AllBackups,
@@ -35,20 +34,23 @@ from jsbackup.engine.accounts.backups import (
     earlier_backups,
     with_streams,
 )
-from jsbackup.engine.accounts.chosen import AccountChoice, choose_accounts, refuse_missing
 from jsbackup.engine.accounts.found import FoundAccount
-from jsbackup.engine.accounts.least_rights import LoginPurpose
+from jsbackup.engine.accounts.logins import AccountChoice, LoginPurpose, choose_accounts, refuse_missing
 from jsbackup.engine.accounts.restores import (
     AccountPart,
     AccountPlan,
     AccountRestore,
+    AccountTarget,
     AllRestores,
+    StoredAccount,
+    check_named,
+    find_targets,
+    names_of,
+    options_for,
     preview_accounts,
     restore_accounts,
 )
-from jsbackup.engine.accounts.targets import AccountTarget, StoredAccount, find_targets
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined

@@ -34,7 +34,7 @@ from jsbackup.errors import UsageError
 from jsbackup.stores.base import LockMode
 
 if TYPE_CHECKING:
-    from jsbackup.engine.backup.options import BackupOptions
+    from jsbackup.engine.backup.run import BackupOptions
 
 __all__ = ["COMMANDS"]
 
@@ -118,8 +118,7 @@ def backup(
     says.
     """
     from jsbackup.engine.backup.backup import run_backup
-    from jsbackup.engine.backup.options import BackupOptions
-    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.engine.backup.run import BackupOptions, BackupRun
     from jsbackup.engine.read.increment import Incremental
     from jsbackup.repository.write.locking import LockRequest
 
@@ -242,8 +241,7 @@ def follow(
     """
     import asyncio
 
-    from jsbackup.engine.backup.options import BackupOptions
-    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.engine.backup.run import BackupOptions, BackupRun
     from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
     from jsbackup.repository.keep.leases import Mode
 

@@ -319,8 +319,7 @@ def status(
     """
     from jsbackup.cli.output.status_report import Report, status_json, status_text
     from jsbackup.engine.check.health_rules import Limits
-    from jsbackup.engine.check.live_accounts import list_live_accounts
-    from jsbackup.engine.check.live_streams import list_live_streams
+    from jsbackup.engine.check.live_streams import list_live_accounts, list_live_streams
     from jsbackup.engine.check.status import take_status
     from jsbackup.repository.checks.verify import Level
 

@@ -91,7 +91,7 @@ def plan(
         refuse_options_beside(click.get_current_context(), "--runbook", "output_file")
         return plan_runbook(shared, runbook, mask_secret)
     from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text
-    from jsbackup.engine.restore.preview import preview_restore
+    from jsbackup.engine.restore.restore import preview_restore
     from jsbackup.planning.elsewhere import with_elsewhere
 
     options = asked.options()
@@ -160,7 +160,7 @@ def restore(
     """
     from jsbackup.cli.output.restore_report import restored_result
     from jsbackup.engine.link.source import read_source
-    from jsbackup.engine.restore.partial_proof import ProofLevel
+    from jsbackup.engine.restore.proof import ProofLevel
     from jsbackup.engine.restore.restore import begin_restore, run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
     from jsbackup.planning.typed_options import keeping_obfuscated
@@ -265,7 +265,7 @@ def clone(
     """
     from jsbackup.cli.output.restore_report import preview_json, preview_text, restored_result
     from jsbackup.engine.clone.clone import preview_clone, run_clone
-    from jsbackup.engine.restore.partial_proof import ProofLevel
+    from jsbackup.engine.restore.proof import ProofLevel
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
     from jsbackup.planning.typed_options import keeping_obfuscated
 

@@ -21,9 +21,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, not_backed_up
-from jsbackup.engine.check.status import RepositoryStatus
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import BackupResult

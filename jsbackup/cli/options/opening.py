@@ -56,8 +56,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.engine.accounts.chosen import AccountChoice
-    from jsbackup.engine.accounts.logins import LoginSources
+    from jsbackup.engine.accounts.logins import AccountChoice, LoginSources
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.session.session import SparkSettings
     from jsbackup.repository.crypto.access import GivenKeys
@@ -424,7 +423,7 @@ class AskedAccounts:
 
     def choice(self, connection: Connection) -> AccountChoice:
         """Return which accounts are meant. Raises UsageError."""
-        from jsbackup.engine.accounts.chosen import AccountChoice
+        from jsbackup.engine.accounts.logins import AccountChoice
 
         if not all(self.account):
             raise UsageError("the name of an account is empty", hint="Write a name, a public key, or a pattern.")

@@ -23,8 +23,8 @@ from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup.backup import BackupReport
-    from jsbackup.engine.follow.follow_report import FollowReport
-    from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
+    from jsbackup.engine.follow.follow import FollowReport
+    from jsbackup.engine.restore.run import RestoredConsumer, RestoredStream
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
     from jsbackup.repository.write.new_backup import StoredStream

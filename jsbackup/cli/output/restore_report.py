@@ -36,8 +36,7 @@ from jsbackup.repository.origin import origin_of
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.engine.restore.preview import Preview
-    from jsbackup.engine.restore.restore import RestoreReport
+    from jsbackup.engine.restore.restore import Preview, RestoreReport
 
 __all__ = [
     "plan_code",

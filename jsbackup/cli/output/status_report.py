@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jsbackup.cli.output.result import Block, State, format_bytes, format_count, format_seconds, time_to_second
-from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import (
     Breach,
     Limits,
@@ -17,8 +16,8 @@ from jsbackup.engine.check.health_rules import (
     not_backed_up,
     span,
 )
-from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
-from jsbackup.engine.check.status import RepositoryStatus, StoredTotals
+from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breaches
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, StoredTotals
 from jsbackup.model import JsonObject
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.config.accounts import AccountClaims, account_claims
+from jsbackup.engine.link.concurrency import gather_some
 from jsbackup.engine.link.link import Link
-from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status

@@ -8,6 +8,10 @@ Users of an account, made with its seed or that of a signing key: in memory, for
 
 The JWT is as https://github.com/nats-io/jwt (v2) describes it: `base64url(header).base64url(claims).signature`, signed
 with Ed25519 over the first two parts. A user of a scoped signing key has the rights of its role and must name none.
+
+These are the rights in `jsbackup/manual/permissions.md`, and no others (`least_rights`).
+
+Which of the accounts that were found are meant is decided here too, with the login of each (`choose_accounts`).
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
-from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt
+from jsbackup.config import Connection, ConnectionOptions, Glob, IssuedUser, Secret, UserJwt, nearest
 from jsbackup.config.accounts import (
     ACCOUNT,
     OTHERS,
@@ -36,22 +42,74 @@ from jsbackup.config.accounts import (
     with_options,
 )
 from jsbackup.config.secrets import expand_path, is_reference, resolve_reference
-from jsbackup.engine.accounts.found import FoundAccount
-from jsbackup.engine.accounts.least_rights import LoginPurpose, Permissions, least_rights
-from jsbackup.engine.link.nkey_pairs import new_user_seed, public_key, sign
+from jsbackup.engine.accounts.found import AccountSurvey, FoundAccount, system_view
+from jsbackup.engine.link.connection import new_user_seed, public_key, sign
+from jsbackup.engine.restore.run import Complete
 from jsbackup.errors import UsageError
+from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import in_short
+from jsbackup.repository.origin import Origin
 from jsbackup.times import format_time
 
 __all__ = [
+    "AccountChoice",
     "AccountLogin",
     "AccountLogins",
+    "AccountsChosen",
+    "LoginPurpose",
     "LoginSources",
-    "SigningKey",
-    "lifetime_seconds",
-    "mint_user",
+    "choose_accounts",
     "read_sources",
+    "refuse_missing",
+    "streams_of",
+    "twin_names",
 ]
+
+_READ = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.STREAM.LIST",
+    "$JS.API.STREAM.INFO.*",
+    "$JS.API.CONSUMER.LIST.*",
+    "$JS.API.STREAM.SNAPSHOT.*",
+    "$JS.SNAPSHOT.ACK.>",
+    # Streams in memory, buckets in use, and what mirrors and sources copy.
+    "$JS.API.CONSUMER.CREATE.>",
+    "$JS.API.CONSUMER.DELETE.*.*",
+    "$JS.API.STREAM.MSG.GET.*",
+    "$JS.FC.>",
+    # Before 2.12, to find out which account it is.
+    "$SYS.REQ.USER.INFO",
+)
+_WRITE = (
+    "$JS.API.STREAM.RESTORE.*",
+    "$JS.SNAPSHOT.RESTORE.*.*",
+    "$JS.API.STREAM.CREATE.*",
+    "$JS.API.STREAM.UPDATE.*",
+    "$JS.API.STREAM.DELETE.*",
+)
+_API = "$JS.API."
+
+
+class LoginPurpose(StrEnum):
+    BACKUP = "backup"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects that a user may publish and subscribe to."""
+
+    publish: Sequence[str]
+    subscribe: Sequence[str]
+
+
+def least_rights(purpose: LoginPurpose, api_prefix: str, inbox_prefix: str) -> Permissions:
+    """Return the permissions for a JetStream API, such as `$JS.API` or `$JS.leaf.API`, and replies below an inbox."""
+    subjects = _READ if purpose is LoginPurpose.BACKUP else (*_READ, *_WRITE)
+    allowed = [f"{api_prefix}.{one[len(_API) :]}" if one.startswith(_API) else one for one in subjects]
+    return Permissions(allowed, [f"{inbox_prefix}.>"])
+
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _NO_LIMIT = -1
@@ -360,3 +418,145 @@ class AccountLogins:
 def _users(found: Sequence[CredsFile]) -> str:
     names = sorted({one.claims.name or one.claims.user for one in found})
     return in_short(names, most=_USERS_NAMED)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChoice:
+    """Accounts are chosen by globs of names or keys. No `only` means all."""
+
+    only: tuple[Glob, ...] = ()
+    domain: str | None = None
+
+    def takes(self, account: FoundAccount) -> bool:
+        if self.domain is not None and account.domain != self.domain:
+            return False
+        return not self.only or any(glob.matches(name) for glob in self.only for name in account.names)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsChosen:
+    """The meant accounts, each with its login or the reason why there is none.
+
+    `origins` are of all accounts that were found, and of those that are `gone`: earlier backups have them, and no
+    server lists them among those with JetStream. `cluster` is that of the system, `domains` those of servers that
+    answered. `notes` are sentences about options.
+    """
+
+    survey: AccountSurvey
+    choice: AccountChoice
+    logins: Mapping[FoundAccount, AccountLogin | UsageError]
+    origins: Mapping[FoundAccount, Origin]
+    cluster: str
+    domains: frozenset[str]
+    gone: frozenset[FoundAccount] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def choose_accounts(
+    connection: Connection,
+    choice: AccountChoice,
+    sources: LoginSources,
+    environ: Mapping[str, str],
+    *,
+    purpose: LoginPurpose,
+    complete: Complete,
+    earlier: Iterable[Origin] = (),
+) -> AccountsChosen:
+    """Find the accounts as a user of the system account, and their logins. `earlier` are the origins of backups; their
+    accounts in this system are meant too. `complete` runs what waits for servers.
+
+    Raises NatsError, FormatError; UsageError if an account that was named is not there.
+    """
+
+    async def look() -> _Look:
+        async with system_view(connection) as view:
+            survey = await view.survey()
+            cluster = view.origin(FoundAccount("")).cluster
+            domains = frozenset(view.origin(FoundAccount("", domain=domain)).domain for domain in survey.domains)
+            origins = {one: view.origin(one) for one in survey.accounts}
+            gone = {
+                FoundAccount(origin.account, origin.account_name, origin.domain): origin
+                for origin in earlier
+                if origin not in origins.values() and _is_of(origin, cluster, domains)
+            }
+            everything = [*survey.accounts, *gone]
+            refuse_missing(choice.only, everything)
+            meant = [one for one in everything if choice.takes(one)]
+            return _Look(
+                survey,
+                {one: view.connection(one, connection) for one in meant},
+                {one: await view.claims(one.account) if sources.seeds else None for one in meant},
+                origins | gone,
+                cluster,
+                domains,
+                frozenset(gone),
+            )
+
+    seen = complete(look())
+    # Not above: a program that looks up a secret may take its time.
+    finder = AccountLogins(sources, environ, twins=twin_names(seen.survey.accounts))
+    logins: dict[FoundAccount, AccountLogin | UsageError] = {}
+    for one, base in seen.connections.items():
+        try:
+            logins[one] = finder.find(one, seen.claims[one], base, purpose)
+        except UsageError as error:
+            logins[one] = error
+    return AccountsChosen(
+        survey=seen.survey,
+        choice=choice,
+        logins=logins,
+        origins=seen.origins,
+        cluster=seen.cluster,
+        domains=seen.domains,
+        gone=seen.gone,
+        notes=tuple(sources.notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the system account sees. The connections still have the login of the system user."""
+
+    survey: AccountSurvey
+    connections: Mapping[FoundAccount, Connection]
+    claims: Mapping[FoundAccount, AccountClaims | None]
+    origins: Mapping[FoundAccount, Origin]
+    cluster: str
+    domains: frozenset[str]
+    gone: frozenset[FoundAccount]
+
+
+def _is_of(origin: Origin, cluster: str, domains: frozenset[str]) -> bool:
+    """Return whether a backup's account is one of the system, as far as servers of its domain answer. A system without
+    a name cannot be told from others.
+    """
+    known = bool(origin.account) and not origin.api_prefix
+    return known and cluster != "" and origin.cluster == cluster and origin.domain in domains
+
+
+def streams_of(
+    connection: Connection, accounts: Sequence[FoundAccount], complete: Complete
+) -> dict[FoundAccount, dict[str, StreamInfo]]:
+    """Return the streams of accounts, as the system account sees them. Raises NatsError and FormatError."""
+
+    async def look() -> dict[FoundAccount, dict[str, StreamInfo]]:
+        async with system_view(connection) as view:
+            await view.survey()
+            return {one: await view.streams(one) for one in accounts}
+
+    return complete(look()) if accounts else {}
+
+
+def twin_names(accounts: Iterable[FoundAccount]) -> frozenset[str]:
+    """Return the names that several accounts have."""
+    counts = Counter(name for name, _ in {(one.name, one.account) for one in accounts} if name)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def refuse_missing(globs: Sequence[Glob], accounts: Sequence[FoundAccount]) -> None:
+    """Raise UsageError for a pattern that matches no account."""
+    known = sorted({name for one in accounts for name in one.names})
+    for glob in globs:
+        if not any(map(glob.matches, known)):
+            hint = nearest(glob.pattern, known) or "Leave --account out to see those there are."
+            raise UsageError(f"no account with JetStream is named {glob.pattern}", hint=hint)

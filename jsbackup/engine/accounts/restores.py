@@ -2,25 +2,51 @@
 
 If one account cannot be restored, none is touched, and all reasons are named. After that, a failure in one account does
 not stop the others.
+
+**Streams**: from each account those are taken that are named, of the accounts that have them (`options_for`).
+
+An account that has none of them is left out. What no account has is mistyped.
+
+**Targets** (`find_targets`): which account of a system each stored account is restored into, and how to log in there.
+
+    an account that is named for it (`--map-account`)
+    else the account with its key, or in a server's configuration its name
+    else the only one with its name: a new operator has given it another key
+
+Accounts that nobody has logged in to yet are known to resolvers that keep files. Others are known by their credentials:
+logging in makes servers load them, and tell their names.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from jsbackup.engine.accounts.targets import AccountTarget, StoredAccount
-from jsbackup.engine.link.advisories import advisories
-from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.config import Connection, excludes_nothing, nearest
+from jsbackup.config.accounts import AccountClaims, is_account_key
+from jsbackup.engine.accounts.found import FoundAccount, SystemView, system_view
+from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, LoginSources, twin_names
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
+from jsbackup.engine.link.jetstream import advisories, connect_jetstream
+from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.source import KnownAccount, check_account, jetstream_place
-from jsbackup.engine.restore.preview import Preview, preview_restore
-from jsbackup.engine.restore.restore import Prepared, RestoreReport, carry_out_restore, prepare_restore, refuse_if_stale
+from jsbackup.engine.restore.restore import (
+    Prepared,
+    Preview,
+    RestoreReport,
+    carry_out_restore,
+    prepare_restore,
+    preview_restore,
+    refuse_if_stale,
+)
 from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
-from jsbackup.errors import Interrupted, JsBackupError, PlanRefused
+from jsbackup.errors import Interrupted, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestoreOptions, RestorePlan
@@ -28,10 +54,307 @@ from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.progress import Progress
+from jsbackup.readable import in_short
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.repository import Repository
 
-__all__ = ["AccountPart", "AccountPlan", "AccountRestore", "AllRestores", "preview_accounts", "restore_accounts"]
+__all__ = [
+    "AccountPart",
+    "AccountPlan",
+    "AccountRestore",
+    "AccountTarget",
+    "AllRestores",
+    "StoredAccount",
+    "check_named",
+    "find_targets",
+    "names_of",
+    "options_for",
+    "preview_accounts",
+    "restore_accounts",
+]
+
+
+def options_for(manifest: Manifest, options: RestoreOptions, all_names: Collection[str]) -> RestoreOptions | None:
+    """Return the options for an account with this backup: without names and patterns of which it has no stream. None if
+    it has none of the streams that are named. `all_names` are the streams of all accounts.
+
+    A backup whose streams cannot all be listed may have them: its options stay.
+    """
+    if manifest.unlisted:
+        return options
+    names = names_of(manifest)
+    streams = tuple(glob for glob in options.streams if any(map(glob.matches, names)))
+    if options.streams and not streams:
+        return None
+    mistyped = excludes_nothing(all_names, options.exclude)
+    missed = excludes_nothing(names, options.exclude)
+    exclude = tuple(glob for glob in options.exclude if glob.pattern not in missed or glob.pattern in mistyped)
+    return replace(options, streams=streams, exclude=exclude)
+
+
+def check_named(manifests: Sequence[Manifest], options: RestoreOptions) -> None:
+    """Raise UsageError if no account has a stream that is named. `manifests` are the backups of all accounts."""
+    if any(manifest.unlisted for manifest in manifests):
+        return
+    names = sorted({name for manifest in manifests for name in names_of(manifest)})
+    for glob in options.streams:
+        if not any(map(glob.matches, names)):
+            raise UsageError(
+                f"no account has a stream {glob.pattern} in its latest backup",
+                hint=nearest(glob.pattern, names) or "'jsbackup list' shows the backups of each account.",
+            )
+
+
+def names_of(manifest: Manifest) -> list[str]:
+    """Return the streams of a backup, with those that it lacks."""
+    return [*(one.name for one in manifest.streams), *(one.name for one in manifest.skipped)]
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAccount:
+    """An account of backups; `bytes` is what its newest backup has."""
+
+    origin: Origin
+    bytes: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.origin.account, self.origin.account_name)))
+
+    @property
+    def words(self) -> str:
+        return FoundAccount(self.origin.account, self.origin.account_name, self.origin.domain).words
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTarget:
+    """Where a stored account goes, and how to log in there."""
+
+    account: FoundAccount
+    login: AccountLogin
+
+
+@with_own_threads
+async def find_targets(
+    connection: Connection,
+    stored: Sequence[StoredAccount],
+    named: Sequence[str],
+    sources: LoginSources,
+    *,
+    environ: Mapping[str, str],
+    left_out: Sequence[StoredAccount] = (),
+) -> dict[StoredAccount, AccountTarget | UsageError]:
+    """Return the target of each account, or the reason why there is none. `named` are texts `OLD=NEW`; accounts
+    that are `left_out` cannot be OLD.
+
+    Raises UsageError for a text that names no account, or one that another text names; NatsError and FormatError if the
+    system cannot be asked.
+    """
+    pairs = _pairs(named, stored, left_out)
+    async with system_view(connection) as view:
+        known = await _known_accounts(view, sources)
+        chosen = _Targets(known, stored)
+        if any(chosen.find(one) is None for one in stored) or any(not chosen.knows(new) for _, _, new in pairs):
+            await _name_the_rest(view, chosen, sources, environ, connection=connection)
+        chosen.name_by_hand(pairs)
+        finder = AccountLogins(sources, environ, twins=twin_names(chosen.known.values()))
+        if any(chosen.find(one) is None for one in stored):
+            await in_thread(_name_by_patterns, chosen, finder, stored)
+        found: dict[StoredAccount, AccountTarget | UsageError] = {}
+        for one in stored:
+            account = chosen.find(one)
+            try:
+                if account is None:
+                    raise chosen.nothing_for(one)
+                account = replace(account, domain=_domain(view, one, stored, connection), bytes=one.bytes)
+                claims = await view.claims(account.account) if sources.seeds else None
+                base = view.connection(account, connection)
+                login = await in_thread(finder.find, account, claims, base, LoginPurpose.RESTORE)
+                found[one] = AccountTarget(account, login)
+            except UsageError as error:
+                found[one] = error
+    return found
+
+
+async def _known_accounts(view: SystemView, sources: LoginSources) -> dict[str, FoundAccount]:
+    """Return the accounts of the system by key, as far as they are known without logging in to them."""
+    survey = await view.survey()
+    found = {one.account: replace(one, domain="", bytes=0) for one in survey.accounts}
+    for one in await view.resolver_accounts():
+        found.setdefault(one.account, one)
+    for key in sorted({one.claims.account for one in sources.creds}):
+        found.setdefault(key, FoundAccount(key))
+    return found
+
+
+async def _name_the_rest(
+    view: SystemView, chosen: _Targets, sources: LoginSources, environ: Mapping[str, str], *, connection: Connection
+) -> None:
+    """Log in to accounts whose name is not known, so that servers load them, and ask for their names."""
+    finder = AccountLogins(sources, environ)
+    seeds = (FoundAccount(key) for key in sorted(sources.seeds.keys() - chosen.known.keys()))
+    for account in (*chosen.known.values(), *seeds):
+        if account.name or not is_account_key(account.account):
+            continue
+        own = AccountClaims(account.account, "")  # no signing key is known by now
+        try:
+            base = view.connection(account, connection)
+            login = await in_thread(finder.find, account, own, base, LoginPurpose.RESTORE)
+            async with await Link.connect(login.connection, name="jsbackup"):
+                pass
+        except JsBackupError as error:
+            _log.info("the name of account %s is not known: %s", account.account, error.message)
+            continue
+        view.forget_unknown()
+        claims = await view.claims(account.account)
+        chosen.known[account.account] = FoundAccount(account.account, "" if claims is None else claims.name)
+
+
+def _name_by_patterns(chosen: _Targets, finder: AccountLogins, stored: Sequence[StoredAccount]) -> None:
+    """Take names that lead to credentials by a pattern for the names of the accounts that these are for."""
+    for one in stored:
+        name = one.origin.account_name or one.origin.account
+        if chosen.find(one) is None and (key := finder.account_by_pattern(name)) is not None:
+            chosen.known[key] = FoundAccount(key, name)
+
+
+class _Targets:
+    """The accounts of the target by key, and the choice for each stored one."""
+
+    def __init__(self, known: dict[str, FoundAccount], stored: Sequence[StoredAccount]) -> None:
+        self.known = known
+        accounts = {one.origin.account: one for one in stored}
+        counts = Counter(name for one in accounts.values() for name in set(one.names))
+        self._twins = {name for name, count in counts.items() if count > 1}
+        self._by_hand: dict[Origin, FoundAccount] = {}
+
+    def knows(self, name: str) -> bool:
+        return bool(self._called(name)) or is_account_key(name)
+
+    def name_by_hand(self, pairs: Sequence[tuple[str, Sequence[StoredAccount], str]]) -> None:
+        """Take `OLD=NEW` texts, each with the accounts of OLD and the name NEW. Raises UsageError."""
+        for text, old, new in pairs:
+            (target, *others) = self._called(new) or [FoundAccount(new)]
+            if others:
+                raise UsageError(f"--map-account {text}: {len(others) + 1} accounts are named {new}", hint=_BY_KEY)
+            if not self.knows(new):
+                names = sorted({name for one in self.known.values() for name in one.names})
+                raise UsageError(
+                    f"--map-account {text}: the target has no account {new}",
+                    hint=nearest(new, names) or _known_in_words(names),
+                )
+            for one in old:
+                self._by_hand[one.origin] = target
+
+    def find(self, stored: StoredAccount) -> FoundAccount | None:
+        """Return the account that a stored one goes to; None if there is none, or there are several."""
+        if (named := self._by_hand.get(stored.origin)) is not None:
+            return named
+        if (same := self.known.get(stored.origin.account)) is not None:
+            return same
+        if self._twins.intersection(stored.names):
+            return None
+        called = self._called(stored.origin.account_name) or self._called(stored.origin.account)
+        return called[0] if len(called) == 1 else None
+
+    def nothing_for(self, stored: StoredAccount) -> UsageError:
+        """Return the error for an account without a target."""
+        name = stored.origin.account_name or stored.origin.account
+        called = self._called(name)
+        if called and name in self._twins:
+            return UsageError(
+                f"account {stored.words}: several accounts of the backups are named {name}, and none of the target has "
+                "this key",
+                hint=_BY_KEY,
+            )
+        if called:
+            keys = ", ".join(one.account for one in called)
+            return UsageError(
+                f"account {stored.words}: {len(called)} accounts of the target are named {name}: {keys}", hint=_BY_KEY
+            )
+        return UsageError(
+            f"account {stored.words}: the target has no account with this key or name",
+            hint="Name one with --map-account, or name only the others with --account.",
+        )
+
+    def _called(self, name: str) -> list[FoundAccount]:
+        return [one for one in self.known.values() if name and name in one.names]
+
+
+def _known_in_words(names: Sequence[str]) -> str:
+    known = f"Known there: {in_short(names)}. " if names else ""
+    return f"{known}An account of an operator (nsc) that has no JetStream yet is named by its public key."
+
+
+_BY_KEY = "Choose one by its key, with --map-account OLD=NEW."
+
+
+def _pairs(
+    named: Sequence[str], stored: Sequence[StoredAccount], left_out: Sequence[StoredAccount]
+) -> list[tuple[str, list[StoredAccount], str]]:
+    """Return the texts, each with the accounts of OLD and the name NEW. Raises UsageError."""
+    pairs: list[tuple[str, list[StoredAccount], str]] = []
+    first: dict[Origin, str] = {}  # the text that names it
+    for text in named:
+        old, new = _split(text, stored, left_out)
+        for one in old:
+            if (other := first.get(one.origin)) is not None:
+                name = one.origin.account_name or one.origin.account
+                raise UsageError(
+                    f"--map-account names {name} twice: {other} and {text}",
+                    hint="An account is restored into one other: leave one of them out.",
+                )
+            first[one.origin] = text
+        pairs.append((text, old, new))
+    return pairs
+
+
+def _split(
+    text: str, stored: Sequence[StoredAccount], left_out: Sequence[StoredAccount]
+) -> tuple[list[StoredAccount], str]:
+    """Return the stored accounts on the left of an equals sign, and what is on the right: names may have such signs."""
+    for at, letter in enumerate(text):
+        old, new = text[:at], text[at + 1 :]
+        if letter != "=" or not old or not new:
+            continue
+        if found := [one for one in stored if old in one.names]:
+            if len({one.origin.account for one in found}) > 1:
+                raise UsageError(
+                    f"--map-account {text}: {len(found)} accounts of the backups are named {old}", hint=_BY_KEY
+                )
+            return found, new
+    if "=" not in text:
+        raise UsageError(f"--map-account {text}: there is no =", hint="Write OLD=NEW, by names or keys.")
+    for at in (at for at, letter in enumerate(text) if letter == "="):
+        if text[at + 1 :] and any(text[:at] in one.names for one in left_out):
+            raise UsageError(
+                f"--map-account {text}: {text[:at]} is left out by --account",
+                hint="Leave this out, or restore that account, too.",
+            )
+    known = sorted({name for one in stored for name in one.names})
+    hint = nearest(text.partition("=")[0], known) or "See 'jsbackup list' for the accounts there are."
+    raise UsageError(f"--map-account {text}: no backup is of that account", hint=hint)
+
+
+def _domain(view: SystemView, stored: StoredAccount, others: Sequence[StoredAccount], connection: Connection) -> str:
+    """Return the domain to restore into: that of the option, the same one, or the only one. Raises UsageError."""
+    if connection.js_domain is not None:
+        return connection.js_domain
+    own = view.link.domain or ""
+    if stored.origin.domain in (own, *view.domains):
+        return stored.origin.domain
+    if len({one.origin.domain for one in others}) == 1:
+        return own
+    raise UsageError(
+        f"account {stored.words}: the target has no JetStream domain {stored.origin.domain or '(none)'}",
+        hint="Restore the accounts of each domain in a run of their own, with --origin and --js-domain.",
+    )
+
 
 T = TypeVar("T")
 

@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jsbackup.config import Connection
-from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.config import Connection, Glob
 from jsbackup.engine.link.source import KnownAccount
+from jsbackup.engine.read.increment import Incremental
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.checks.outcomes import RestoreNote, read_restores
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.write.locking import LockRequest
 from jsbackup.times import parse_time
 
-__all__ = ["BackupRun"]
+__all__ = ["BackupOptions", "BackupRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupOptions:
+    """The options of the user. `streams` and `exclude` are names or globs; no `streams` means all.
+
+    `allow_nothing` accepts a backup without the streams of earlier ones. `salvage`: a stream whose snapshot fails is
+    read as far as possible. `profile` is that of the command.
+    """
+
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    profile: str = ""
+    allow_nothing: bool = False
+    consumers: bool = True
+    config_only: bool = False
+    check: bool = False
+    salvage: bool = False
+    incremental: Incremental = Incremental.AUTO
+    jobs: int = 4
+    lock: LockRequest | None = None
+    limits: CaptureLimits = field(default_factory=CaptureLimits)
 
 
 class RecordedRestores:

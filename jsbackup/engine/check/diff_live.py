@@ -12,13 +12,11 @@ from __future__ import annotations
 from functools import partial
 
 from jsbackup.config import Connection
-from jsbackup.engine.link.advisories import advisories
-from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
+from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.read.consumers import merge_consumers
 from jsbackup.engine.read.snapshot_transfer import Capture
-from jsbackup.engine.read.whole_stream import deleted_since, read_whole
+from jsbackup.engine.read.whole_stream import deleted_since, describe_stream, read_whole
 from jsbackup.errors import JsBackupError, NatsError, UnsupportedError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.planning.interrupted.staged import useless_copies

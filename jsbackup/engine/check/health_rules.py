@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.config import Glob
-from jsbackup.engine.check.backup_series import BackupSeries
-from jsbackup.engine.check.status import RepositoryStatus
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
 from jsbackup.readable import format_count, in_short
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome

@@ -26,29 +26,22 @@ from jsbackup.engine.backup.backup import choose_streams
 from jsbackup.engine.clone.live import LiveSupply
 from jsbackup.engine.clone.live_source import Replan
 from jsbackup.engine.clone.stream_clone import LiveSent
-from jsbackup.engine.link.advisories import advisories
-from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.concurrency import gather_some, with_own_threads
+from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.link.source import describe_source, jetstream_place
-from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
-from jsbackup.engine.read.copy_reach import reach_of
-from jsbackup.engine.read.downstream import order_of
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.restore.after_restore import wait_for_replicas
+from jsbackup.engine.read.mirrors import order_of, reach_of
+from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
-from jsbackup.engine.restore.preview import Preview, preview_plan
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out
-from jsbackup.engine.restore.restore import RestoreReport
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun
+from jsbackup.engine.restore.restore import Preview, RestoreReport, preview_plan
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun
 from jsbackup.engine.restore.sampling import refuse_absent, sample_live
-from jsbackup.engine.restore.settled_copies import look_at_copying
+from jsbackup.engine.restore.send_archive import Delivery, Sent, Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
 from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, try_configs
 from jsbackup.errors import FormatError, NatsError
 from jsbackup.failure import Failure

@@ -22,19 +22,15 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from jsbackup.config import Connection
-from jsbackup.engine.clone.live_newest import look_for_newest
-from jsbackup.engine.clone.live_source import CloneSource, Replan
-from jsbackup.engine.clone.run_digests import Ledger, Run, RunDigests
-from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read
+from jsbackup.engine.clone.live_source import CloneSource, Replan, look_for_newest
+from jsbackup.engine.clone.stream_clone import Ledger, LiveSent, Passage, Read, Run, RunDigests
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream, connect_jetstream
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
-from jsbackup.engine.read.removals import Missing, Taken
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.restore.attempts import PAUSE_SECONDS, did_not_begin
+from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.read.whole_stream import REPEATABLE, SnapshotAttempts
+from jsbackup.engine.restore.compare import Missing, Taken
 from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, server_clock, taken_by
-from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
+from jsbackup.engine.restore.send_archive import PAUSE_SECONDS, Delivery, Sent, Supply, did_not_begin
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied, PlanRefused, TargetConflict, UnsupportedError
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.model import JsonObject, StreamState

@@ -2,7 +2,7 @@
 
 A capture at the source, a restore at the target, and a bounded relay of batches between their two worker threads, so
 that the slower side sets the pace of both. If the target is slow, the capture gets little credit
-(`snapshot_transfer.py`); if the source is slow, the restore is kept alive byte by byte (`restore_transfer.py`).
+(`snapshot_transfer.py`); if the source is slow, the restore is kept alive byte by byte (`send_archive.py`).
 
 Some facts that a repository has in advance are only learnt during the transfer:
 
@@ -11,46 +11,47 @@ Some facts that a repository has in advance are only learnt during the transfer:
 - **Consumers.** A snapshot v2 has them first, v1 last, and so do the archives that are sent. So from v1 to v2 their
   states are those that the API reports, unless a small stream is read completely before anything is sent.
 - **Overwritten messages.** If messages were overwritten before they were read, the source is read further
-  (`catch_up.py`). Which ones are deleted by then is only known afterwards.
+  (`read/whole_stream.py`). Which ones are deleted by then is only known afterwards.
 - **Late deletions.** A snapshot v1 reports at its end which of its messages had been deleted (`late_deletions`). The
   target has them by then, so they are deleted there before the stream counts as complete. Until then it has a
   configuration that allows that (`LiveSupply.on_the_way`). Doubtful ones stay: those replaced by newer messages of a
   subject are removed by the target's own limit.
 
-Messages that the target has, although the source had deleted them by the end of the reading.
+**Digests of what was sent** (`Ledger`) are enough to prove the copy, and small for any size of stream.
+
+A clone keeps no messages. It keeps runs: for each run of messages the first and last sequence, the number and the
+digest. A copy is proved run by run, and a difference is narrowed down to a run, which is small enough to read again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from jsbackup import compute as pc
 from jsbackup.engine.clone.live_source import CloneSource
-from jsbackup.engine.clone.run_digests import Ledger
 from jsbackup.engine.link.bounded_queues import Relay
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_transfer import Capture, capture_opaque
-from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
-from jsbackup.engine.restore.attempts import deliver_once
-from jsbackup.engine.restore.stored_archive import writer_for
-from jsbackup.engine.restore.stream_sources import Delivery, Sent
+from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque
+from jsbackup.engine.read.whole_stream import StreamReading, describe_stream, state_at_end
+from jsbackup.engine.restore.send_archive import Delivery, Sent, deliver_once, writer_for
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.formats.archive.archive import late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, StreamState
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.planning.interrupted.marker import about_mark
 from jsbackup.planning.model import PlannedConsumer, SendAs
 from jsbackup.planning.reshaping import about_markers
@@ -64,10 +65,152 @@ from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences
-from jsbackup.transforms.removal import is_overwritten
+from jsbackup.transforms.removal import is_overwritten, is_queue, removal_of
 from jsbackup.transforms.reshape import ReshapeTally
 
-__all__ = ["LiveSent", "Passage", "Read"]
+__all__ = ["Ledger", "LiveSent", "Passage", "Read", "Run", "RunDigests"]
+
+# About 300 bytes each. If a stream has more, neighbours are joined in pairs.
+MOST_RUNS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages from one sequence to another. `last_seq` may be beyond the last message if nothing follows. `removal_ns`
+    is when the target removes the first of them by itself, in Unix nanoseconds; None if it keeps all.
+    """
+
+    first_seq: int
+    last_seq: int
+    messages: int
+    digest: StreamDigest
+    removal_ns: int | None = None
+
+    def joined(self, following: Run) -> Run:
+        return Run(
+            self.first_seq,
+            following.last_seq,
+            self.messages + following.messages,
+            self.digest + following.digest,
+            min((moment for moment in (self.removal_ns, following.removal_ns) if moment is not None), default=None),
+        )
+
+
+class Ledger:
+    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` cover everything so far. `config`
+    is that of the target. `sent` are the sequences of a queue, also of messages that were removed.
+    """
+
+    def __init__(self, config: JsonObject | None = None, most_runs: int = MOST_RUNS) -> None:
+        self._config = config or {}
+        self.sent = RisingSequences()
+        self._most = most_runs
+        self._batches_per_run = 1
+        self._open = 0  # batches in the last run
+        self.runs: list[Run] = []
+        self.raw_bytes = 0
+
+    @property
+    def messages(self) -> int:
+        return sum(run.messages for run in self.runs)
+
+    @property
+    def digest(self) -> StreamDigest:
+        return sum((run.digest for run in self.runs), StreamDigest())
+
+    @property
+    def first_seq(self) -> int:
+        return self.runs[0].first_seq if self.runs else 0
+
+    @property
+    def last_seq(self) -> int:
+        return self.runs[-1].last_seq if self.runs else 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Count messages. Raises FormatError for an invalid batch."""
+        if not batch.num_rows:
+            return
+        rows = encode_rows(batch)
+        sequences = batch.column("sequence")
+        first, last, removal_ns = sequences[0].as_py(), sequences[-1].as_py(), _first_removal_ns(batch, self._config)
+        run = Run(first, last, batch.num_rows, digest_rows(rows), removal_ns)
+        self.raw_bytes += rows.size
+        if is_queue(self._config):
+            self.sent.add(sequences)
+        if self._open and self._open < self._batches_per_run:
+            self.runs[-1] = self.runs[-1].joined(run)
+            self._open += 1
+            return
+        if len(self.runs) == self._most:
+            pairs = range(0, len(self.runs) - 1, 2)
+            odd = self.runs[len(self.runs) // 2 * 2 :]
+            self.runs = [self.runs[at].joined(self.runs[at + 1]) for at in pairs] + odd
+            self._batches_per_run *= 2
+        self.runs.append(run)
+        self._open = 1
+
+    def remove(self, message: MessageBatch) -> None:
+        """Remove a message, given as a batch of one."""
+        rows = encode_rows(message)
+        at = bisect_left(self.runs, message.column("sequence")[0].as_py(), key=lambda run: run.last_seq)
+        run = self.runs[at]
+        self.runs[at] = replace(run, messages=run.messages - 1, digest=run.digest - digest_rows(rows))
+        self.raw_bytes -= rows.size
+
+    def until(self, last_seq: int) -> list[Run]:
+        """Return the runs, contiguous from sequence 1 to `last_seq`."""
+        if not self.runs:
+            return [Run(1, last_seq, 0, StreamDigest())]
+        ends = [*(run.first_seq - 1 for run in self.runs[1:]), max(last_seq, self.last_seq)]
+        closed = [replace(run, last_seq=end) for run, end in zip(self.runs, ends, strict=True)]
+        closed[0] = replace(closed[0], first_seq=1)
+        return closed
+
+
+def _first_removal_ns(batch: MessageBatch, config: JsonObject) -> int | None:
+    """Return when a stream with this configuration removes the first message of a batch by itself; None if never."""
+    if not any(config.get(name) for name in ("max_age", "allow_msg_ttl", "allow_msg_schedules")):
+        return None
+    rows = zip(batch.column("timestamp_ns").to_pylist(), batch.column("headers").to_pylist(), strict=True)
+    removals = (removal_of(timestamp_ns, headers or b"", config) for timestamp_ns, headers in rows)
+    return min((removal[0] for removal in removals if removal is not None), default=None)
+
+
+class RunDigests:
+    """A sink for the messages of a server: computes the digests of the same runs. Later messages are ignored."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._found = [Run(run.first_seq, run.last_seq, 0, StreamDigest()) for run in runs]
+        self._at = 0
+        self.messages = 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Add messages, in order."""
+        sequences = batch.column("sequence")
+        start = 0
+        while start < batch.num_rows and self._at < len(self._runs):
+            found = self._found[self._at]
+            stop = pc.sum(pc.less_equal(sequences, found.last_seq)).as_py()
+            if stop > start:
+                rows = encode_rows(batch.slice(start, stop - start))
+                digest = found.digest + digest_rows(rows)
+                self._found[self._at] = replace(found, messages=found.messages + stop - start, digest=digest)
+                self.messages += stop - start
+                start = stop
+            if start < batch.num_rows:
+                self._at += 1
+
+    @property
+    def digest(self) -> StreamDigest:
+        return sum((run.digest for run in self._found), StreamDigest())
+
+    def differing(self) -> Iterator[Run]:
+        """Yield the expected runs that differ on the server."""
+        for expected, found in zip(self._runs, self._found, strict=True):
+            if (expected.messages, expected.digest) != (found.messages, found.digest):
+                yield expected
+
 
 _DELETES_AT_ONCE = 64
 

@@ -23,15 +23,12 @@ from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.follow.backlog import Backlog
-from jsbackup.engine.follow.follow_report import FollowReport
-from jsbackup.engine.follow.followed_streams import FollowedStreams
-from jsbackup.engine.follow.held_leases import HeldLeases
-from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.poll import Lookout
+from jsbackup.engine.follow.followed_streams import FollowedStreams, HeldLeases
+from jsbackup.engine.follow.poll import Look, Lookout
+from jsbackup.engine.follow.tail import Backlog
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import named_source
-from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import (
     NatsError,
@@ -46,7 +43,7 @@ from jsbackup.progress import ignored
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
-from jsbackup.repository.manifest import Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
@@ -55,6 +52,65 @@ from jsbackup.tool import TOOL
 __all__ = ["FollowOptions", "FollowReport", "follow_streams"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FollowReport:
+    """The result so far.
+
+    `behind_seconds` is the longest time that published messages were in no backup while server and store answered, but
+    for streams that could not be read: `partial` backups name them. The first backup counts from its beginning.
+    `troubles` counts how often they did not, and `trouble` is the present problem. `failures` are the streams that the
+    newest backup lacks, or has as they were. It was committed at `committed_ns`, and has everything published until
+    `up_to_ns`. `lost_readers` are sentences about key files of readers that are missing or damaged.
+    """
+
+    backups: int = 0
+    newest: Manifest | None = None
+    messages: int = 0
+    stored_bytes: int = 0
+    behind_seconds: float = 0.0
+    partial: int = 0
+    troubles: int = 0
+    trouble: str = ""
+    failures: tuple[Failure, ...] = ()
+    committed_ns: int = 0
+    up_to_ns: int = 0
+    lost_readers: tuple[str, ...] = ()
+
+    def add(
+        self,
+        manifest: Manifest,
+        failures: tuple[Failure, ...],
+        messages: int,
+        stored_bytes: int,
+        *,
+        behind_seconds: float,
+    ) -> None:
+        """Add a backup with `messages` new messages, which waited up to `behind_seconds` for it."""
+        self.backups += 1
+        self.partial += manifest.result is BackupResult.PARTIAL
+        self.newest = manifest
+        self.failures = failures
+        self.messages += messages
+        self.stored_bytes += stored_bytes
+        self.behind_seconds = max(self.behind_seconds, behind_seconds)
+        fields = {
+            "backup": manifest.id,
+            "result": str(manifest.result),
+            "messages": messages,
+            "stored_bytes": stored_bytes,
+            "behind_seconds": round(behind_seconds, 3),
+        }
+        _log.info(
+            "backup %s: %d new messages, %d bytes stored, at most %.1f s behind",
+            manifest.id,
+            messages,
+            stored_bytes,
+            behind_seconds,
+            extra={"fields": fields},
+        )
+
 
 _FIRST_PAUSE_SECONDS = 0.5
 # The least time that a backup waits for a stream that takes long to read.

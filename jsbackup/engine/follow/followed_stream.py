@@ -23,6 +23,8 @@ creates its own.
 What the next backup says of a followed stream, from its entry in the last one and from what the server says now.
 
 All streams at rest are described alike, so that manifests list none of them (`captures.py`).
+
+Consumers: an increment has no snapshot, so the API reports less about them (`read/consumers.py`).
 """
 
 from __future__ import annotations
@@ -35,22 +37,15 @@ from functools import lru_cache, partial
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
-from jsbackup.engine.follow.backlog import Backlog
-from jsbackup.engine.follow.consumers_since import consumers_since
-from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.tail import Tail
+from jsbackup.engine.follow.poll import Look
+from jsbackup.engine.follow.tail import Backlog, Tail
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import StreamReader, describe_stream
-from jsbackup.engine.read.increment import (
-    AT_REST,
-    Increment,
-    PresentSequences,
-    intact_segments,
-    plan_increment,
-)
+from jsbackup.engine.read.consume import owner_of
+from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.read.increment import AT_REST, Increment, PresentSequences, intact_segments, plan_increment
 from jsbackup.engine.read.join import read_increment
-from jsbackup.engine.read.reader_consumer import owner_of
+from jsbackup.engine.read.whole_stream import StreamReader, describe_stream
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -64,6 +59,7 @@ from jsbackup.errors import (
 from jsbackup.model import StreamState
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
+from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import may_pass
 from jsbackup.repository.manifest import (
     ArchiveFormat,
@@ -83,7 +79,37 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
 from jsbackup.times import format_time
 
-__all__ = ["Followed", "KnownDeleted", "as_before"]
+__all__ = ["Followed"]
+
+
+def consumers_since(
+    last: Iterable[ConsumerBackup], inventory: Listing[ConsumerInfo], info: StreamInfo
+) -> tuple[ConsumerBackup, ...]:
+    """Return the consumers as the API reports them, or from the last backup if that is more exact and nothing has
+    changed.
+    """
+    if not (inventory.entries or inventory.missing or inventory.offline):
+        return ()
+    before = {consumer.name: consumer for consumer in last}
+    now = [as_backed_up(item) for item in merge_consumers((), inventory, info.state.last_seq)]
+    return tuple(
+        before[one.name] if _is_still(before.get(one.name), inventory.entries[one.name]) else one for one in now
+    )
+
+
+def _is_still(before: ConsumerBackup | None, now: ConsumerInfo) -> bool:
+    """Whether the consumer is unchanged since a snapshot reported exactly what it has pending."""
+    if before is None or before.state is None or before.pending or not before.state.pending:
+        return False
+    state = before.state
+    return (before.config, before.created, state.delivered, state.ack_floor, len(state.pending)) == (
+        stored_config(now.config),
+        now.created,
+        now.delivered,
+        now.ack_floor,
+        now.num_ack_pending,
+    ) and len(state.redelivered) == now.num_redelivered
+
 
 FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
 

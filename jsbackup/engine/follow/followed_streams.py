@@ -1,6 +1,8 @@
 """The streams that are followed: which there are, what has changed, and reading them on.
 
 Reading a stream may take longer than backups are apart. Then it continues, and a later backup has it.
+
+So a stream is read under the lease of the backup that began it: it is held until no reading needs it (`HeldLeases`).
 """
 
 from __future__ import annotations
@@ -8,33 +10,71 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field, replace
 
+from jsbackup.engine.backup.backup import has_many
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.unchanged import has_many
-from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.followed_stream import Followed
-from jsbackup.engine.follow.held_leases import HeldLease
-from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.poll import Lookout, some_of
+from jsbackup.engine.follow.poll import Look, Lookout, some_of
+from jsbackup.engine.follow.tail import Backlog
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.copy_reach import reach_of
-from jsbackup.engine.read.downstream import order_of
+from jsbackup.engine.read.mirrors import order_of, reach_of
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, StoreError, TransferError
 from jsbackup.failure import Failure
 from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
+from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Source, StreamBackup
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 
-__all__ = ["FollowedStreams"]
+__all__ = ["FollowedStreams", "HeldLeases"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldLease:
+    """A lease, and the readings under it."""
+
+    lease: Lease
+    stack: ExitStack
+    readings: set[asyncio.Task[StoredStream]] = field(default_factory=set)
+
+
+class HeldLeases:
+    def __init__(self, hold: Callable[[], AbstractContextManager[Lease]]) -> None:
+        self._hold = hold
+        self._held: list[HeldLease] = []
+
+    async def take(self) -> HeldLease:
+        """Take another lease. Raises as `hold`."""
+        stack = ExitStack()
+        try:
+            held = HeldLease(await in_thread(stack.enter_context, self._hold()), stack)
+        except BaseException:  # if cancelled, it may be held by now
+            await in_thread(stack.close)
+            raise
+        self._held.append(held)
+        return held
+
+    def check(self) -> None:
+        """Raise RepositoryLocked if one of the leases was lost."""
+        for held in self._held:
+            held.lease.check()
+
+    async def give_up(self, reading: Iterable[asyncio.Task[StoredStream]]) -> None:
+        """Release leases without readings: what was stored under them is named by now, or never will be."""
+        going_on = set(reading)
+        for held in [held for held in self._held if not held.readings & going_on]:
+            self._held.remove(held)
+            # In a thread, because it waits for the store.
+            await in_thread(held.stack.close)
+
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +149,8 @@ class FollowedStreams:
     ) -> tuple[dict[str, StoredStream], list[Failure]]:
         """Read all streams of `looks`. Reading one that takes longer than `seconds` continues, for a later backup.
 
-        Streams that copy from another one are read before that is described (`downstream.py`). Streams at rest are not
-        read, so they cost little, in an account of thousands.
+        Streams that copy from another one are read before that is described (`read/mirrors.py`). Streams at rest are
+        not read, so they cost little, in an account of thousands.
         """
         gate = asyncio.Semaphore(self._run.options.jobs)
         infos = {name: look.info for name, look in looks.items()}

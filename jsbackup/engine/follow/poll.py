@@ -14,12 +14,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from jsbackup.engine.backup.backup import choose_streams
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.unchanged import has_many
-from jsbackup.engine.follow.look import Look
+from jsbackup.engine.backup.backup import choose_streams, has_many
+from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import ApiError, FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.failure import Failure
@@ -27,7 +26,18 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import lacks_stream
 
-__all__ = ["Lookout", "some_of"]
+__all__ = ["Look", "Lookout", "some_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`."""
+
+    info: StreamInfo
+    consumers: Listing[ConsumerInfo] | None
+    at_ns: int
+    silent: bool = False
+
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,8 @@ in turns none did in fourteen).
 From 2.12.6 on streams are counted when a restore begins (2.15: when it has read the first frame), before that when its
 end arrives. The map is written when a restore has ended, and when a stream is created or deleted. So these take turns
 within this process. Other processes cannot be coordinated.
+
+The server's advisories about snapshots and restores become log lines (`advisories`), only for information.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.link import Link
-from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
+from jsbackup.engine.link.subscription import Subscription
+from jsbackup.errors import ApiError, FormatError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.features import Version
 from jsbackup.protocol import api
+from jsbackup.protocol.advisories import advisory_subjects, decode_advisory
 from jsbackup.protocol.info import (
     AccountInfo,
     ConsumerInfo,
@@ -57,7 +61,7 @@ from jsbackup.protocol.paging import (
 from jsbackup.protocol.responses import ErrCode, lacks_peers, lacks_stream, may_pass
 from jsbackup.readable import format_count, in_short
 
-__all__ = ["MAX_DELETED", "JetStream", "Turn", "connect_jetstream"]
+__all__ = ["MAX_DELETED", "JetStream", "advisories", "connect_jetstream"]
 
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -411,3 +415,39 @@ async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> A
     """Connect, and yield the JetStream API of the link."""
     async with await Link.connect(connection, name=name) as link:
         yield JetStream(link, api.ApiPrefix(connection.api_prefix), connection.timeout_seconds)
+
+
+@asynccontextmanager
+async def advisories(link: Link) -> AsyncIterator[None]:
+    """Log advisories at level INFO until this exits. Does nothing if that level is not enabled.
+
+    If the user may not subscribe to them, that is logged once and has no other effect.
+    """
+    if not _log.isEnabledFor(logging.INFO):
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        tasks = []
+        troubles: set[str] = set()
+        for subject in advisory_subjects():
+            subscription = await stack.enter_async_context(link.subscribe(subject))
+            tasks.append(asyncio.create_task(_tell(subscription, troubles)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tell(subscription: Subscription, troubles: set[str]) -> None:
+    with suppress(asyncio.CancelledError):
+        try:
+            async for message in subscription:
+                advisory = decode_advisory(message.data)
+                if advisory is not None:
+                    _log.info("%s", advisory.line)
+        except NatsError as error:
+            if not troubles:
+                _log.info("no server advisories: %s", error.message)
+            troubles.add(error.message)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Connection
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.errors import NatsError, UsageError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, Source

@@ -11,6 +11,8 @@ Direct gets cannot be used, although they come in batches: the headers that they
 message without headers and one with an empty header block look the same), and a replica that lags may answer.
 
 Reads up to the stream's end when reading began. Messages deleted meanwhile are missing.
+
+The consumers by which streams are read have a description of ours, by which left ones are recognized (`is_reader`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.reader_consumer import IDLE_SECONDS, is_control, position_of, reader_config
 from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.errors import (
     ApiError,
@@ -41,9 +43,104 @@ from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
+from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
-__all__ = ["Row", "open_reader", "read_into", "read_messages", "rows_as_batch"]
+__all__ = [
+    "LEFT_SECONDS",
+    "PUT_BACK_DESCRIPTION",
+    "Row",
+    "is_control",
+    "is_reader",
+    "open_reader",
+    "owner_of",
+    "position_of",
+    "read_into",
+    "read_messages",
+    "reader_config",
+    "rows_as_batch",
+]
+
+IDLE_SECONDS = 5.0  # the requested heartbeat; after three missed ones the consumer counts as lost
+_FLOW_CONTROL = 100
+_DESCRIPTION = "jsbackup reads this stream"
+PUT_BACK_DESCRIPTION = "jsbackup puts messages back into this stream"
+_OWNER = "jsbackup.repository"  # metadata key
+# How long a reader exists without a listener: as long as a silent reader is waited for.
+LEFT_SECONDS = 15.0
+_ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
+
+
+def is_control(message: Message) -> bool:
+    """Return whether this is flow control or a heartbeat. A stored message may look alike, but has a position."""
+    if message.data or not message.headers or (message.reply or "").count(".") >= _ACK_TOKENS - 1:
+        return False
+    status = parse_status(message.headers)
+    return status is not None and status.code == _FLOW_CONTROL
+
+
+def is_reader(config: JsonObject) -> bool:
+    """Return whether a consumer with this configuration is one of ours: a killed run leaves it behind for a while."""
+    ours = config.get("description") in (_DESCRIPTION, PUT_BACK_DESCRIPTION)
+    return ours and not config.get("durable_name")
+
+
+def owner_of(config: JsonObject) -> str | None:
+    """Return the repository that a reader of ours was created for, if it is recorded."""
+    if not is_reader(config):
+        return None
+    owner = (config.get("metadata") or {}).get(_OWNER)
+    return owner if isinstance(owner, str) else None
+
+
+def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") -> JsonObject:
+    """Return the configuration of a reader: delivers to `inbox` from sequence `first` on, with heartbeats when idle.
+
+    `owner` is the id of its repository, by which a left reader is recognized.
+    """
+    config = {
+        "name": inbox.replace(".", "-"),
+        "description": _DESCRIPTION,
+        "deliver_subject": inbox,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": first,
+        "replay_policy": "instant",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "flow_control": True,
+        "idle_heartbeat": int(idle_seconds * 1e9),
+        "inactive_threshold": int(LEFT_SECONDS * 1e9),
+    }
+    return {**config, "metadata": {_OWNER: owner}} if owner else config
+
+
+class MessagePosition(NamedTuple):
+    """The position of a delivered message: its sequence and store time in the stream, the number of its delivery by the
+    consumer, from 1, and how many messages are pending after it.
+    """
+
+    sequence: int
+    delivery: int
+    timestamp_ns: int
+    pending: int
+
+
+def position_of(stream: str, reply: str) -> MessagePosition:
+    """Parse the ack subject of a delivered message. Raises FormatError for anything else."""
+    tokens = reply.split(".")
+    if len(tokens) >= _LONG_ACK_TOKENS - 1:
+        tokens = tokens[4:]
+    elif len(tokens) == _ACK_TOKENS:
+        tokens = tokens[2:]
+    else:
+        raise FormatError(f"reading {stream}: a message without its position")
+    try:
+        return MessagePosition(int(tokens[3]), int(tokens[4]), int(tokens[5]), int(tokens[6]))
+    except ValueError as error:
+        raise FormatError(f"reading {stream}: a message without a valid position") from error
+
 
 READ_BYTES = 4 * 1024 * 1024
 _IDLE_BEATS = 4  # heartbeats without a message, while some are pending, after which the server counts as stuck
@@ -114,8 +211,8 @@ async def read_into(
 async def open_reader(
     js: JetStream, info: StreamInfo, advance: Advance, *, first: int, only: JsonObject | None = None
 ) -> AsyncIterator[_ConsumerReader | _GetReader]:
-    """Yield a reader (`catch_up.py`) of the stream that begins at the sequence `first`; `only` as for `read_messages`.
-    Raises NatsError.
+    """Yield a reader (`StreamReader`) of the stream that begins at the sequence `first`; `only` is as for
+    `read_messages`. Raises NatsError.
     """
     inbox = js.link.new_inbox()
     consumer = await _try_consumer(js, info, {**reader_config(inbox, first, IDLE_SECONDS), **(only or {})})

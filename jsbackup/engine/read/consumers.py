@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from jsbackup.engine.read.reader_consumer import is_reader
+from jsbackup.engine.read.consume import is_reader
 from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, stored_config

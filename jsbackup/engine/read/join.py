@@ -7,7 +7,7 @@ error, after which the caller reads the stream completely.
 
 A message deleted meanwhile is not in the backup, as if that had been made a moment later. That would be wrong if a
 newer message replaced it (a key's next revision, a roll-up): the newer one came after the end, and the backup would
-have neither. Such a stream is read further until nothing is missing (`catch_up.py`).
+have neither. Such a stream is read further until nothing is missing (`catch_up` in `whole_stream.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import CaughtUp, StreamReader, catch_up, cut_down, describe_stream
 from jsbackup.engine.read.consume import open_reader, read_messages
 from jsbackup.engine.read.increment import (
     UNCHANGED,
@@ -35,6 +34,7 @@ from jsbackup.engine.read.increment import (
     plan_increment,
 )
 from jsbackup.engine.read.snapshot_transfer import Advance
+from jsbackup.engine.read.whole_stream import CaughtUp, StreamReader, catch_up, cut_down, describe_stream
 from jsbackup.errors import (
     DigestMismatch,
     FormatError,

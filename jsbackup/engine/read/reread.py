@@ -7,9 +7,9 @@ from contextlib import closing
 from functools import partial
 
 from jsbackup.config import Connection
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source
-from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.read.consume import read_into
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, UnsupportedError
 from jsbackup.progress import Progress

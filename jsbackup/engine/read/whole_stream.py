@@ -1,22 +1,438 @@
-"""Read all messages of a live stream: from a snapshot, or message by message if none can be made or decoded."""
+"""Read all messages of a live stream: from a snapshot, or message by message if none can be made or decoded.
+
+Attempts adapt: after a broken transfer the next one uses a smaller window and smaller chunks (better for slow links and
+slow stores). Waiting for another snapshot of the stream is not an attempt.
+
+If a block comes encrypted (`SealedBlock`), all messages are read once: the server then knows the keys of all blocks. It
+would also read them for a check, but one that finds damage makes servers before 2.14 refuse all further snapshots.
+
+A stream may be written to while it is read: then it is read on, until nothing is missing (`catch_up`).
+
+A reader that takes a stream's messages in order, up to the end at its beginning, misses messages that are overwritten
+meanwhile: a key's old revision is deleted before it is reached, and the new one is after that end. So the key is read
+with neither. This applies to snapshots v2 and to all reading message by message.
+
+The missed messages come later in the stream. So the reader continues, and asks for the stream's state before each step:
+
+    asked at t: the stream ends at E, and these sequences are deleted  ──▶  read on up to E
+
+A message that exists at t, before the reader's position at that time, existed when the reader passed it, so it has been
+read. If all messages that exist at t between that position and E arrive, then everything that the stream held at t has
+been read, and any other message that was read had been deleted by t. Without the latter it is the stream as it was at t
+(`gone_at`). If one did not arrive, it was overwritten between t and its reading, and the reader continues. The part to
+read gets shorter each time, down to what is written between a request and its answer.
+
+If more sequences are deleted than can be requested, none of those read last may be deleted, and other deletions are
+known from the newer messages that replaced them (`repository/write/late_deletions.py`); messages deleted by a request
+during the reading then stay in the backup.
+
+`StreamReading` is one reading for a backup or a clone: what is asked before and after, and how it is read on.
+
+A snapshot v1 reports its late deletions at its end, so its messages are counted by the caller, without those. All other
+readings miss messages that are overwritten meanwhile, and are read on (`catch_up`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
-from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import read_into
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import Advance, Capture, Sink, capture_snapshot
-from jsbackup.errors import UnsupportedError
-from jsbackup.formats.archive.archive import late_deletions
-from jsbackup.formats.sequences import SequenceSet
+import pyarrow as pa
+
+from jsbackup.engine.link.concurrency import in_thread
+from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.engine.read.consume import open_reader, read_into, read_messages
+from jsbackup.engine.read.increment import PresentSequences
+from jsbackup.engine.read.snapshot_transfer import Advance, Capture, CaptureLimits, Sink, capture_snapshot
+from jsbackup.errors import (
+    ApiError,
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.archive.archive import SealedBlock, late_deletions
+from jsbackup.formats.segment import drop_sequences
+from jsbackup.formats.sequences import SequenceSet, ranges_of
+from jsbackup.model import StreamState
+from jsbackup.planning.configs.features import V2_SINCE
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.responses import ErrCode
+from jsbackup.readable import format_count
+from jsbackup.repository.manifest import Losses, LostSpan, SegmentRef
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.late_deletions import overwritten
 
-__all__ = ["deleted_since", "read_whole"]
+__all__ = [
+    "DAMAGE_HINT",
+    "REPEATABLE",
+    "REPORTED",
+    "CaughtUp",
+    "Ranges",
+    "SnapshotAttempts",
+    "StreamReader",
+    "StreamReading",
+    "catch_up",
+    "cut_down",
+    "deleted_since",
+    "describe_stream",
+    "gone_at",
+    "is_damage",
+    "is_salvageable",
+    "read_whole",
+    "reported_losses",
+    "spans_of",
+    "state_at_end",
+]
+
+DAMAGE_HINT = (
+    "If the server's files of the stream are damaged, copy them before anything else, then see 'jsbackup help salvage'."
+)
+REPORTED = "the server reports that it lost them"
+_FAILED = 500  # the status by which a server ends a snapshot that it cannot make
+_MOST_LOST_SPANS = 10_000
+
+Ranges = list[tuple[int, int]]
+
+
+def is_salvageable(error: JsBackupError) -> bool:
+    """Return whether this error of a snapshot may come from a damaged store."""
+    if isinstance(error, ApiError):
+        return error.err_code == ErrCode.SNAPSHOT_FAILED
+    return isinstance(error, (TransferError, NatsTimeout, IntegrityError))
+
+
+def is_damage(error: JsBackupError) -> bool:
+    """Return whether this error of a snapshot most likely comes from a damaged store, not from the connection."""
+    if isinstance(error, TransferError):
+        return f"status {_FAILED}" in error.message
+    return is_salvageable(error) and not isinstance(error, (NatsTimeout, SnapshotBusy))
+
+
+def reported_losses(info: StreamInfo, found: Iterable[SegmentRef]) -> Losses:
+    """Return what a server reports to have lost; nothing of a segment that it was found in."""
+    covered = [(ref.first_seq, ref.last_seq) for ref in found if ref.dense]
+    lost = (one for one in info.lost_sequences if not any(first <= one <= last for first, last in covered))
+    return Losses(tuple(spans_of(ranges_of(lost), lambda _: REPORTED)))
+
+
+def spans_of(ranges: Ranges, why: Callable[[int], str]) -> Iterator[LostSpan]:
+    """Yield the ranges as spans; one in place of all if they are too many."""
+    if len(ranges) > _MOST_LOST_SPANS:
+        count = sum(last - first + 1 for first, last in ranges)
+        yield LostSpan(ranges[0][0], ranges[-1][1], count, True, why(ranges[0][0]))
+        return
+    for first, last in ranges:
+        yield LostSpan(first, last, last - first + 1, True, why(first))
+
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+REPEATABLE = (TransferError, NatsTimeout, FormatError)
+"""Errors of a snapshot after which another attempt may succeed. UnsupportedError needs another way of reading."""
+
+_ATTEMPTS = 4
+_IMPORTED = "The account that has the streams must export where snapshots are sent: see 'jsbackup help accounts'."
+_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
+_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
+_BUSY_PAUSE_SECONDS = 1.0
+
+
+class SnapshotAttempts:
+    """The attempts to take a snapshot of a stream: the `number` of the present one, and its `limits`.
+
+    `level` is that of the log.
+    """
+
+    def __init__(self, js: JetStream, stream: str, limits: CaptureLimits, *, level: int = logging.WARNING) -> None:
+        self._js = js
+        self._woken = False
+        self.number = 1
+        self.limits = limits
+        self._stream = stream
+        self._level = level
+        self._busy_until = time.monotonic() + _BUSY_SECONDS
+
+    async def run(
+        self,
+        read: Callable[[CaptureLimits], Awaitable[T]],
+        without_snapshot: Callable[[CaptureLimits, UnsupportedError], Awaitable[T]],
+    ) -> T:
+        """Return what `read` returns, or `without_snapshot` after an UnsupportedError: no snapshot can be made or
+        decoded. Both are repeated.
+        """
+        unsupported: UnsupportedError | None = None
+        while True:
+            try:
+                if unsupported is None:
+                    return await read(self.limits)
+                return await without_snapshot(self.limits, unsupported)
+            except UnsupportedError as error:
+                if unsupported is not None:
+                    raise
+                unsupported = error
+            except REPEATABLE as error:
+                await self.next(error)
+
+    async def next(self, error: JsBackupError) -> None:
+        """Wait before another attempt after this error of a snapshot. Raises the error if there is none."""
+        if isinstance(error, SnapshotBusy):
+            if time.monotonic() > self._busy_until:
+                raise error
+            _log.info("%s; waiting", error.message)
+            await asyncio.sleep(_BUSY_PAUSE_SECONDS)
+            return
+        if self.number == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+            if isinstance(error, NatsTimeout) and self._js.link.connection.js_api_prefix is not None:
+                raise error.with_hint(_IMPORTED) from error.__cause__
+            raise error
+        if isinstance(error, SealedBlock) and not self._woken:
+            self._woken = True
+            await self._wake()
+            return
+        await self.repeat(error, _FIRST_PAUSE_SECONDS * 2 ** (self.number - 1))
+        self.limits = self.limits.reduced()
+
+    async def _wake(self) -> None:
+        """Let the server read all blocks, as far as it can."""
+        _log.info("stream %s: the server sends it encrypted until it has read its messages once", self._stream)
+        with suppress(ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError, UnsupportedError):
+            info = await self._js.stream(self._stream)
+            messages = read_messages(self._js, info, ignored, only={"headers_only": True})
+            async with aclosing(messages):
+                async for _ in messages:
+                    pass
+
+    async def repeat(self, error: JsBackupError, pause_seconds: float) -> None:
+        """Wait before another attempt with the same limits."""
+        self.number += 1
+        text = "stream %s: %s; attempt %d in %.1f s"
+        _log.log(self._level, text, self._stream, error.message, self.number, pause_seconds)
+        await asyncio.sleep(pause_seconds)
+
+
+# Each attempt reads what was written during the one before. Measured: a bucket of 3,000 keys with 6,000 writes a second
+# takes two to four, one key written 1,000 times a second up to ten.
+_READINGS = 40
+# Up to this many deleted sequences, eight bytes of JSON each, are requested that often; with more, there are fewer
+# attempts.
+_ASKED_OFTEN = 200_000
+_FEWER_READINGS = 8
+# How many subjects are named if the reader does not catch up.
+_SHOWN = 5
+
+
+class StreamReader(Protocol):
+    """Reads a stream in order, and continues from there."""
+
+    def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the messages from one sequence to another of the stream `info`."""
+
+    def passed(self, last: int) -> int:
+        """Return up to where, at most `last`, everything has arrived that existed when it was read up to `last`.
+
+        A server may not know yet about messages stored just now, and seem to have no more.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """How far the reader got: everything that the stream held when it was `info` has been read.
+
+    Except `missing` messages, which were overwritten faster than they could be read. `subjects` are some of those that
+    were last written to.
+    """
+
+    info: StreamInfo
+    missing: int = 0
+    subjects: tuple[str, ...] = ()
+
+
+async def describe_stream(js: JetStream, name: str) -> StreamInfo:
+    """Return the stream with its deleted sequences, unless there are too many."""
+    info = await js.stream(name)
+    return await js.stream(name, deleted_details=True) if 0 < info.state.deleted <= MAX_DELETED else info
+
+
+async def catch_up(
+    js: JetStream, info: StreamInfo, at: int, reader: StreamReader, *, add: Callable[[pa.RecordBatch], None]
+) -> CaughtUp:
+    """Read on after the sequence `at`, up to which the stream `info` has been read; `add` is called in a thread.
+
+    Raises:
+        TransferError: it was recreated or lost its end meanwhile.
+        NatsError, FormatError, and the errors of `add`.
+    """
+    attempt = 0
+    while True:
+        now = await describe_stream(js, info.name)
+        if now.created != info.created or now.state.last_seq < at:
+            raise TransferError(f"stream {info.name} was replaced while it was read")
+        tail = _Tail(now, at + 1)
+        async with aclosing(reader.read(now, at + 1, now.state.last_seq)) as batches:
+            async for batch in batches:
+                if kept := tail.kept(batch):
+                    await in_thread(add, kept)
+        at = max(at, reader.passed(now.state.last_seq))
+        attempt += 1
+        if not tail.missing:
+            return CaughtUp(now)
+        if attempt == (_READINGS if now.state.deleted <= _ASKED_OFTEN else _FEWER_READINGS):
+            return CaughtUp(now, tail.missing, tuple(sorted(tail.subjects)[:_SHOWN]))
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The messages read from the sequence `first` to the end of a stream."""
+
+    info: StreamInfo
+    first: int
+    came: int = 0
+    subjects: set[str] = field(default_factory=set)
+    present: PresentSequences = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.present = PresentSequences(self.info.state, self.info.deleted or ())
+
+    @property
+    def missing(self) -> int:
+        return self.present.count(self.first, self.present.last) - self.came
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the messages of a batch that exist, None if there are none. A replica that lags may have others."""
+        sequences = batch.column("sequence")
+        gone = self.present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
+        kept = drop_sequences(batch, gone) if gone else batch
+        self.came += kept.num_rows
+        if kept.num_rows and len(self.subjects) < _SHOWN:
+            self.subjects |= {str(subject) for subject in kept.column("subject").slice(0, 100 * _SHOWN).to_pylist()}
+        return kept if kept.num_rows else None
+
+
+async def cut_down(
+    writer: SegmentWriter, segments: Sequence[SegmentRef], caught: CaughtUp, reader: SegmentReader, *, after: int
+) -> list[SegmentRef]:
+    """Return the segments without messages that were deleted in the state that was caught up with.
+
+    They were first read up to the sequence `after`, then further.
+
+    Raises:
+        TransferError: existing messages have not been read.
+        KeyUnavailable: a segment of an earlier backup would have to be read, and no key that opens it was given.
+        IntegrityError, StoreError
+    """
+    info = caught.info
+    if info.deleted is not None or not info.state.deleted:
+        gone = gone_at(info, segments, info.state.last_seq)
+    else:
+        limit = info.config.get("max_msgs_per_subject") or 0
+        gone = await in_thread(overwritten, segments, after, max(limit, 0), reader)
+    refs = await in_thread(partial(writer.without, segments, gone, first=info.state.first_seq))
+    lacking = info.state.messages - sum(ref.messages for ref in refs)
+    if lacking > caught.missing:
+        raise TransferError(f"{lacking} messages of {info.name} are there and were not read")
+    return refs
+
+
+def gone_at(info: StreamInfo, refs: Sequence[SegmentRef], last: int) -> SequenceSet:
+    """Return the sequences of `refs`, up to `last`, that are deleted in `info`.
+
+    `refs` hold all of the stream up to `last` and more. `info` has its deleted sequences. Sequences before its first
+    message are not included.
+    """
+    present = PresentSequences(replace(info.state, last_seq=min(last, info.state.last_seq)), info.deleted or ())
+    changed = (ref for ref in refs if present.count(ref.first_seq, ref.last_seq) < ref.messages)
+    return SequenceSet(gone for ref in changed for gone in present.deleted.within(ref.first_seq, ref.last_seq))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReading:
+    """A reading of the stream `name`; `advance` gets the bytes and messages of each piece."""
+
+    js: JetStream
+    name: str
+    advance: Advance = ignored
+
+    async def snapshot(
+        self,
+        info: StreamInfo,
+        sink: Sink,
+        *,
+        limits: CaptureLimits,
+        consumers: bool,
+        check: bool = False,
+        begun: Callable[[Capture], None] = ignored,
+    ) -> Capture:
+        """Read a snapshot into `sink`. That of an archive v2 has as many messages as the server reported.
+
+        Raises as `capture_snapshot`, and IntegrityError if messages are missing.
+        """
+        capture = await capture_snapshot(
+            self.js,
+            self.name,
+            sink,
+            deleted=SequenceSet((await self.with_deleted(info)).deleted or ()),
+            consumers=consumers,
+            check=check,
+            limits=limits,
+            advance=self.advance,
+            begun=begun,
+        )
+        assert capture.end is not None
+        if capture.end.format == "v2":
+            await self.check_count(capture.state, capture.messages)
+        return capture
+
+    async def messages(self, info: StreamInfo, add: Callable[[pa.RecordBatch], None]) -> int:
+        """Read message by message up to the end in `info`; return the number. Raises as `read_into`."""
+        return await read_into(self.js, info, add, self.advance)
+
+    async def read_on(self, info: StreamInfo, after: int, add: Callable[[pa.RecordBatch], None]) -> CaughtUp:
+        """Read on after the sequence `after`, until nothing is missing.
+
+        Raises as `catch_up`, and NatsPermissionDenied if the user may not read single messages.
+        """
+        async with open_reader(self.js, info, self.advance, first=after + 1) as reader:
+            return await catch_up(self.js, info, after, reader, add=add)
+
+    async def check_count(self, then: StreamState, messages: int) -> None:
+        """Check that `messages` are those of the state `then`, unless the stream has changed since."""
+        if messages == then.messages:
+            return
+        now = (await self.js.stream(self.name)).state
+        if (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq):
+            raise IntegrityError(
+                f"the snapshot of {self.name} has {format_count(messages, 'message')}, the server reports "
+                f"{then.messages}",
+                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+            )
+
+    async def with_deleted(self, info: StreamInfo) -> StreamInfo:
+        """Request deleted sequences before a snapshot v1, unless `info` has them: less has to be removed afterwards."""
+        known = info.deleted is not None or not 0 < info.state.deleted <= MAX_DELETED
+        if known or self.js.link.server_version >= V2_SINCE:
+            return info
+        return await self.js.stream(self.name, deleted_details=True)
+
+
+def state_at_end(capture: Capture) -> StreamState:
+    """Return the state that a snapshot v1 has reached: messages that arrived while it began may be in it."""
+    assert capture.end is not None
+    return replace(capture.state, last_seq=max(capture.state.last_seq, capture.end.last_seq))
+
 
 S = TypeVar("S", bound=Sink)
 

@@ -25,14 +25,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
+from jsbackup.engine.link.concurrency import run_workers
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.workers import run_workers
-from jsbackup.engine.restore.at_work import at_work, refuse_others
-from jsbackup.engine.restore.remove_unfinished import remove_copies, remove_leftover
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.remove_unfinished import at_work, refuse_others, remove_copies, remove_leftover
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
+from jsbackup.engine.restore.send_archive import Origin, Supply
 from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, Usable
-from jsbackup.engine.restore.stream_sources import Origin, Supply
 from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader, PlanRefused
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs

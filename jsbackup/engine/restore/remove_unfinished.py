@@ -7,6 +7,13 @@ answer, or that no one listens any more, shows that it is over.
 
 If that is impossible (the server is unreachable, or this process is killed), the stream stays, with its mark
 (`marker.py`). A later restore recognizes it (`planning/interrupted/`) and removes it first.
+
+**Concurrent replacements** of one stream: the command that needs a copy (`planning/interrupted/staged.py`) announces
+it.
+
+A copy names a subject to which its command subscribes until it ends. No answers are needed: without a subscriber, the
+server reports that at once. If it cannot be found out (no permission to publish, a distant server that does not
+answer), the command counts as running: its copy and the stream that it replaces are left alone.
 """
 
 from __future__ import annotations
@@ -14,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Connection
@@ -23,22 +31,90 @@ from jsbackup.errors import (
     ApiError,
     JsBackupError,
     NatsError,
+    NatsNoResponders,
     NatsPermissionDenied,
     NatsTimeout,
     TargetConflict,
     TransferError,
 )
 from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import StagedCopy
+from jsbackup.planning.interrupted.staged import ALL_COPIES, AT_WORK, StagedCopy, needed_by, replaced_by
 from jsbackup.planning.model import Action
 from jsbackup.protocol import api
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.restore import RestoreSender, RestoreState
 
 if TYPE_CHECKING:
-    from jsbackup.engine.restore.stream_sources import Supply
+    from jsbackup.engine.restore.send_archive import Supply
 
-__all__ = ["abandon_restore", "make_way", "remove_copies", "remove_leftover", "remove_stream"]
+__all__ = [
+    "abandon_restore",
+    "at_work",
+    "make_way",
+    "refuse_beside",
+    "refuse_others",
+    "remove_copies",
+    "remove_leftover",
+    "remove_stream",
+]
+
+_LATER = "Run this again when that command has ended."
+
+
+@asynccontextmanager
+async def at_work(connection: Connection) -> AsyncIterator[str]:
+    """Yield a subject that marks this command as running until it exits. Raises NatsError."""
+    async with connect_jetstream(connection) as js:
+        subject = f"{js.link.new_inbox()}.{AT_WORK}"
+        async with js.link.subscribe(subject):
+            await js.link.flush()
+            yield subject
+
+
+async def refuse_others(js: JetStream, name: str, copies: Sequence[StagedCopy]) -> None:
+    """Raise TargetConflict if a running command needs one of these copies of stream `name`."""
+    for copy in copies:
+        if await _is_at_work(js, copy.needed_by):
+            raise TargetConflict(f"stream {name} is being replaced by another command ({copy.name})", hint=_LATER)
+
+
+async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
+    """Check before stream `name` is deleted: raise TargetConflict if its copy `staged` is gone, or another command
+    replaces it too.
+
+    Each command makes its copy first, so of two at the same time both see the other.
+    """
+    try:
+        names = set((await js.stream_names(ALL_COPIES)).entries)
+    except NatsPermissionDenied:
+        names = {staged} if await js.find_stream(staged) is not None else set()
+    if staged not in names:
+        raise TargetConflict(
+            f"stream {name} is not replaced: its copy {staged} was removed meanwhile",
+            hint="Find out who removed it, and run the command again.",
+        )
+    for other in sorted(names - {staged}):
+        there = await js.find_stream(other)
+        if there is None or replaced_by(other, there.config) != name:
+            continue
+        if await _is_at_work(js, needed_by(there.config)):
+            raise TargetConflict(f"stream {name} is being replaced by another command ({other})", hint=_LATER)
+
+
+async def _is_at_work(js: JetStream, subject: str) -> bool:
+    """Return whether someone subscribes to it, or it is unknown. Copies of older versions and killed commands
+    have "".
+    """
+    if not subject:
+        return False
+    try:
+        await js.link.request(subject, timeout=js.timeout_seconds)
+    except NatsNoResponders:
+        return False
+    except (NatsTimeout, NatsPermissionDenied):
+        pass
+    return True
+
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
-from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.read.increment import PresentSequences
+from jsbackup.engine.read.whole_stream import describe_stream
 from jsbackup.engine.restore.proof import read_back
 from jsbackup.errors import ApiError, FormatError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target

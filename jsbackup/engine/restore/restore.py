@@ -2,47 +2,49 @@
 
 Before the first chunk, the objects that the plan needs are looked at, and read where that would be too late afterwards
 (`preflight.py`).
+
+A preview looks at the target in the same way, and makes the same plan, with everything that would block it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jsbackup.engine.link.advisories import advisories
-from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.config import Connection
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
+from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, describe_source, found_for
-from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.restore.after_restore import wait_for_replicas
+from jsbackup.engine.restore.after_restore import look_again, wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out, refuse_remains, with_left_out
-from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.engine.restore.settled_copies import look_again
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
+from jsbackup.engine.restore.sampling import sample_stored
+from jsbackup.engine.restore.send_archive import StoredSupply, Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
-from jsbackup.engine.restore.target import check_allowed, look_at, may_update, try_configs
+from jsbackup.engine.restore.target import check_allowed, look_at, may_update, not_allowed, try_configs
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import FailedProof, Failure
-from jsbackup.planning.interrupted.marker import MARKER
-from jsbackup.planning.model import RestorePlan, Target
+from jsbackup.planning.model import RestoreOptions, RestorePlan, Target
 from jsbackup.planning.preflight import (
     LEFT,
     PartialPlan,
     check_before_removal,
     look_at_objects,
+    missing_objects,
     plan_what_is_left,
     refuse_if_refused,
     without,
 )
-from jsbackup.planning.readable_keys import refuse_if_locked
-from jsbackup.planning.rules import Rule
+from jsbackup.planning.readable_keys import locked_away, refuse_if_locked
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.listed import Listed
 from jsbackup.planning.stored_plan import Planning
 from jsbackup.repository.checks.outcomes import RestoreNote, note_restore
 from jsbackup.repository.checks.verify import Checker
@@ -56,20 +58,91 @@ if TYPE_CHECKING:
     from jsbackup.planning.saved_plan import SavedPlan
 
 __all__ = [
-    "MARKER",
     "Prepared",
+    "Preview",
     "Prospect",
     "RestoreReport",
-    "RestoredConsumer",
     "begin_restore",
     "carry_out_restore",
-    "continue_restore",
     "make_sure",
     "prepare_restore",
+    "preview_plan",
+    "preview_restore",
     "refuse_if_stale",
     "refuse_part",
     "run_restore",
 ]
+
+_LOST = "Restore what is left with --partial, or the stream from another backup."
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A plan, refused or not, and the target that it was made for."""
+
+    plan: RestorePlan
+    target: Target
+
+
+@with_own_threads
+async def preview_restore(
+    connection: Connection,
+    repository: Repository,
+    backup: Manifest | FindBackup,
+    options: RestoreOptions,
+    *,
+    now_ns: Callable[[], int],
+) -> Preview:
+    """Plan a restore. Everything that blocks it is among the refusals, including missing permissions and lost objects.
+
+    Objects are looked up, but only read where a cut goes through, to count what filters keep, and to test masks. Raises
+    UsageError, NatsError and StoreError.
+    """
+    async with connect_jetstream(connection) as js:
+        listed = Listed(await found_for(js, connection, backup), options)
+
+        def make(target: Target) -> RestorePlan:
+            nonlocal listed
+            try:
+                return _plan(repository, listed, target)
+            except IntegrityError:
+                listed = listed.without_broken_lists()
+                return _plan(repository, listed, target)
+
+        preview = await preview_plan(js, make, now_ns)
+        manifest, options = listed.manifest, listed.options
+        counted = await count_left_out(
+            js, manifest, preview.plan, preview.target, options=options, held=repository.objects
+        )
+        preview = replace(preview, plan=count_dropped(counted, preview.target, options))
+    plan = preview.plan
+    lost = [
+        Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
+        for problem in await in_thread(missing_objects, repository.objects, manifest, plan)
+    ]
+    lost += [Finding(name, Rule.OBJECT_LOST, error.message, _LOST) for name, error in listed.broken.items()]
+    locked = await in_thread(locked_away, repository.objects, plan)
+    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *locked, *lost)))
+
+
+def _plan(repository: Repository, listed: Listed, target: Target) -> RestorePlan:
+    planning = Planning(repository, target, listed.options)
+    plan = planning.counted(listed.manifest, planning.plan(listed.manifest))
+    return sample_stored(repository.objects, listed.manifest, plan, listed.options)
+
+
+async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:
+    """Return the plan that `make` makes for the present target, with the user's missing permissions. Raises
+    NatsError.
+    """
+    target = await look_at(js, now_ns())
+    target = replace(target, round_trip_seconds=await js.link.rtt())
+    plan = await in_thread(make, target)
+    permissions = await not_allowed(js, [action for action in plan.actions if action.name not in target.silent])
+    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code)]
+    warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
+    return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)
+
 
 _log = logging.getLogger(__name__)
 

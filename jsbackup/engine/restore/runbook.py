@@ -12,11 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.link.advisories import advisories
-from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.link.jetstream import advisories, connect_jetstream
 from jsbackup.engine.link.source import jetstream_place
-from jsbackup.engine.restore.preview import Preview, preview_restore
-from jsbackup.engine.restore.restore import Prepared, RestoreReport, carry_out_restore, prepare_restore, refuse_if_stale
+from jsbackup.engine.restore.restore import (
+    Prepared,
+    Preview,
+    RestoreReport,
+    carry_out_restore,
+    prepare_restore,
+    preview_restore,
+    refuse_if_stale,
+)
 from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.errors import Interrupted, JsBackupError
 from jsbackup.exit_codes import combined

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jsbackup.engine.link.concurrency import gather_some
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan

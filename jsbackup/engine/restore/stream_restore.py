@@ -1,4 +1,4 @@
-"""Restore one stream of a plan and prove it: for restores and clones (`stream_sources.py`).
+"""Restore one stream of a plan and prove it: for restores and clones (`send_archive.py`).
 
 A stream counts as restored when it was read back and equals what was sent. A complete one is never deleted, even if the
 proof fails: publishers and consumers may already use it. Between both steps others may be sent (`execution.py`).
@@ -18,14 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.restore.after_restore import Settled, configure, creatable, settle
-from jsbackup.engine.restore.at_work import refuse_beside
-from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.proof import Proof
-from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
-from jsbackup.engine.restore.restore_transfer import TransmitLimits
-from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
-from jsbackup.engine.restore.run import RestoreRun
-from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply, Transfer
+from jsbackup.engine.restore.proof import Proof, ProofLevel
+from jsbackup.engine.restore.remove_unfinished import make_way, refuse_beside, remove_stream
+from jsbackup.engine.restore.run import RestoredConsumer, RestoredStream, RestoreRun
+from jsbackup.engine.restore.send_archive import Delivery, Sent, Supply, Transfer, TransmitLimits
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
 from jsbackup.model import Fidelity
 from jsbackup.planning.archive_choice import lifted, lifted_fields, until_consumers

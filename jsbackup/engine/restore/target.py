@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+from jsbackup.engine.link.concurrency import gather_some
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import lifted_fields

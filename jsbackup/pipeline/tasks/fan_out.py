@@ -1,6 +1,6 @@
 """Distributed backups: executors read streams from the server and store them, and the driver commits.
 
-A task has one stream, several small ones, or a range of a huge one (`engine/backup/stream_ranges.py`). It runs the same
+A task has one stream, several small ones, or a range of a huge one (`engine/backup/worker_share.py`). It runs the same
 code as a backup on one machine, with its own connection, and returns the entries of its streams for the manifest. Only
 the driver holds the lease, and writes the manifest when all tasks have ended and it has checked what they stored. A
 stream that fails, or that Spark gives up, does not affect others. A task may run more than once: the name of an object
@@ -20,19 +20,20 @@ from pyspark.sql import SparkSession
 
 from jsbackup.config import ConnectionOptions, ConnectionReference, connection_reference, environment, source_connection
 from jsbackup.engine.backup.backup import BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_ranges import (
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
+from jsbackup.engine.backup.worker_share import (
     RangedStream,
+    StoredPart,
     StoredRange,
     StreamRange,
+    back_up_part,
+    complete,
     plan_ranges,
     store_on_ranges,
     store_range,
 )
-from jsbackup.engine.backup.worker_share import StoredPart, back_up_part, complete
-from jsbackup.engine.read.downstream import copies_first
 from jsbackup.engine.read.increment import SequenceSpan
+from jsbackup.engine.read.mirrors import copies_first
 from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.failure import Failure
 from jsbackup.pipeline.session.lease import held_lease

@@ -32,12 +32,10 @@ from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.link.source import read_source
-from jsbackup.engine.restore.after_restore import wait_for_replicas
+from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import bytes_to_move
 from jsbackup.engine.restore.restore import Prepared, Prospect, RestoreReport, begin_restore, make_sure, refuse_part
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.engine.restore.settled_copies import look_at_copying
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.failure import Failure

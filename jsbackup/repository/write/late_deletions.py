@@ -8,8 +8,8 @@ message was stored. So only deletions that captured messages explain are applied
 in a stream with a limit per subject. An encrypted segment of an earlier backup cannot be read here: it explains
 nothing, and its doubtful messages stay.
 
-If a stream was read beyond its first end (`engine/read/catch_up.py`), newer messages have replaced older ones by the
-limit per subject and by roll-ups (`overwritten`).
+If a stream was read beyond its first end (`engine/read/whole_stream.py`), newer messages have replaced older ones by
+the limit per subject and by roll-ups (`overwritten`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from jsbackup.cli.notify.metrics import failure_metrics, status_metrics
 from jsbackup.cli.output.html_pages import status_page
 from jsbackup.cli.output.status_report import Report, status_json, status_text
 from jsbackup.engine.check.health_rules import LiveStreams
-from jsbackup.engine.check.live_accounts import LiveAccounts
+from jsbackup.engine.check.live_streams import LiveAccounts
 from jsbackup.repository.origin import Origin
 from jsbackup.stores.local import LocalStore
 from tests.cli.pages import HOSTILE, check_geometry, parsed, text_of

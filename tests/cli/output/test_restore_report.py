@@ -8,9 +8,9 @@ import pytest
 
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.restore_report import restored_result
-from jsbackup.engine.restore.partial_proof import ProofLevel
+from jsbackup.engine.restore.proof import ProofLevel
 from jsbackup.engine.restore.restore import RestoreReport
-from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoredStream
 from jsbackup.planning.model import SendAs
 from tests.planning.copies.test_copies import ORIGIN, plan
 

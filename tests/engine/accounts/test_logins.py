@@ -13,8 +13,7 @@ import pytest
 from jsbackup.config import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
 from jsbackup.config.accounts import AccountClaims, AccountsFile, read_accounts
 from jsbackup.engine.accounts.found import FoundAccount
-from jsbackup.engine.accounts.least_rights import LoginPurpose
-from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, read_sources
+from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, read_sources
 from jsbackup.errors import UsageError
 from tests.engine.identities import Key, creds_text
 

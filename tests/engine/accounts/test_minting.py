@@ -16,8 +16,7 @@ import pytest
 
 from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt, source_connection
 from jsbackup.config.accounts import with_login
-from jsbackup.engine.accounts.least_rights import LoginPurpose, least_rights
-from jsbackup.engine.accounts.logins import SigningKey, lifetime_seconds, mint_user
+from jsbackup.engine.accounts.logins import LoginPurpose, SigningKey, least_rights, lifetime_seconds, mint_user
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from tests.engine.identities import Key, Operator

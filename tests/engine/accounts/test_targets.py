@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.engine.accounts.targets import FoundAccount, StoredAccount, _pairs, _Targets
+from jsbackup.engine.accounts.restores import FoundAccount, StoredAccount, _pairs, _Targets
 from jsbackup.errors import UsageError
 from jsbackup.repository.origin import Origin
 

@@ -10,8 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.protocol.info import stored_config

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.read import consume, snapshot_attempts
+from jsbackup.engine.read import consume, whole_stream
 from jsbackup.engine.read.increment import Incremental
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, SnapshotBusy, TransferError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Source, StreamBackup
@@ -40,8 +39,8 @@ Script = Callable[[ScriptedStream], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_PAUSE_SECONDS", 0.0)
 
 
 class Backup:
@@ -170,7 +169,7 @@ def test_a_busy_stream_is_waited_for_and_that_is_no_failed_attempt() -> None:
 
 
 def test_a_stream_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_SECONDS", -1.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_SECONDS", -1.0)
 
     async def script(stream: ScriptedStream) -> None:
         await (await stream.expect_snapshot()).refuse("snapshot failed: snapshot in progress", 10064)

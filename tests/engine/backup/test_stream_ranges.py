@@ -13,18 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.config import ConnectionOptions, parse_glob, source_connection
-from jsbackup.engine.backup import stream_ranges
+from jsbackup.engine.backup import worker_share
 from jsbackup.engine.backup.backup import begin_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_ranges import (
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
+from jsbackup.engine.backup.worker_share import (
     RangedStream,
     StoredRange,
+    complete,
     plan_ranges,
     store_on_ranges,
     store_range,
 )
-from jsbackup.engine.backup.worker_share import complete
 from jsbackup.engine.read.increment import Incremental, PresentSequences
 from jsbackup.errors import TransferError
 from jsbackup.failure import Failure
@@ -52,9 +51,9 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert defaults and "segment_bytes" in defaults
     monkeypatch.setitem(defaults, "segment_bytes", SEGMENT_BYTES)
     for name in ("_LEAST_BYTES", "_MOST_BYTES"):
-        monkeypatch.setattr(stream_ranges, name, RANGE_BYTES)
-    monkeypatch.setattr(stream_ranges, "_LEAST_STREAM_BYTES", 1)
-    monkeypatch.setattr(stream_ranges, "_is_faster", lambda *_: True)
+        monkeypatch.setattr(worker_share, name, RANGE_BYTES)
+    monkeypatch.setattr(worker_share, "_LEAST_STREAM_BYTES", 1)
+    monkeypatch.setattr(worker_share, "_is_faster", lambda *_: True)
 
 
 class Ranges:
@@ -106,7 +105,7 @@ def test_ranges_have_every_sequence_once(first: int, length: int, gone: set[int]
     state = StreamState(messages=length - len(deleted), bytes=size, first_seq=first, last_seq=last)
     info = _info(state, deleted)
     present = PresentSequences(state, deleted)
-    spans = list(stream_ranges._split(info, range_bytes))
+    spans = list(worker_share._split(info, range_bytes))
     assert [one for span in spans for one in present.within(span.first, span.last)] == list(present.within(first, last))
     assert sum(span.messages for span in spans) == state.messages
     wanted = max(1, size // range_bytes)
@@ -118,7 +117,7 @@ def test_ranges_are_for_large_messages_or_many_cores() -> None:
     def least_cores(message_bytes: int) -> int:
         count = (100 << 30) // message_bytes
         state = StreamState(messages=count, bytes=count * message_bytes, first_seq=1, last_seq=count)
-        return next(cores for cores in range(1, 100) if stream_ranges._is_faster(state, cores))
+        return next(cores for cores in range(1, 100) if worker_share._is_faster(state, cores))
 
     assert [least_cores(size) for size in (256, 1 << 10, 16 << 10, 1 << 20)] == [14, 6, 4, 3]
 
@@ -134,7 +133,7 @@ def test_every_awkward_stream_is_what_a_whole_reading_is(
 ) -> None:
     # Large streams would be read in 700 ranges each, which takes nearly all of the time of this test; so would BIG,
     # which has no more than the others: large messages, blocks without an end or a beginning, and gaps.
-    monkeypatch.setattr(stream_ranges, "_range_bytes", lambda info, _: max(RANGE_BYTES, info.state.bytes // 40))
+    monkeypatch.setattr(worker_share, "_range_bytes", lambda info, _: max(RANGE_BYTES, info.state.bytes // 40))
     bench = Bench.make(nats_server("2.15.1").url, tmp_path, store=MemoryStore())
     chosen = [key for key in keys("2.15.1") if key != "BIG" and not key.startswith("MANY_SUBJECTS")]
 

@@ -11,8 +11,7 @@ import pytest
 
 from jsbackup.engine.backup import worker_share
 from jsbackup.engine.backup.backup import begin_backup, finish_backup
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, back_up_part, complete, restore_part
 from jsbackup.engine.restore.restore import begin_restore, make_sure
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings

@@ -10,8 +10,7 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.drill import adapt_streams, needed_bytes, newest_message_ns
-from jsbackup.engine.check.drill_server import DrillServers
-from jsbackup.engine.check.server_program import ServerProgram, find_program
+from jsbackup.engine.check.drill_server import DrillServers, ServerProgram, find_program
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.model import RestoreOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.engine.check.drill_folder import drill_folder
+from jsbackup.engine.check.drill import drill_folder
 from jsbackup.errors import UsageError
 
 

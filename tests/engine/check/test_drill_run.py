@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jsbackup.config import Glob
-from jsbackup.engine.check.drill_run import DrillRun
-from jsbackup.engine.check.server_program import ServerProgram
+from jsbackup.engine.check.drill import DrillRun
+from jsbackup.engine.check.drill_server import ServerProgram
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository

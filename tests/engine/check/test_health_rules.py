@@ -19,7 +19,7 @@ from jsbackup.engine.check.health_rules import (
     not_backed_up,
     span,
 )
-from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
+from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
 from jsbackup.repository import layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsbackup.engine.check.permissions import grants_for
+from jsbackup.engine.check.doctor import grants_for
 from jsbackup.repository.checks.doctor import Purpose
 
 

@@ -13,13 +13,12 @@ import pytest
 
 from jsbackup.engine.clone.live import LiveSupply
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.read import snapshot_attempts
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read import whole_stream
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
-from jsbackup.engine.restore.restore_transfer import TransmitLimits
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
+from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, SnapshotBusy, TargetConflict, TransferError
 from jsbackup.failure import Failure
@@ -47,8 +46,8 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(remove_unfinished, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(remove_unfinished, "_APPEAR_SECONDS", 0.0)
     monkeypatch.setattr(remove_unfinished, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
@@ -215,7 +214,7 @@ def test_a_busy_source_is_waited_for() -> None:
 
 
 def test_a_source_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_SECONDS", -1.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_SECONDS", -1.0)
 
     async def script(clone: Clone) -> None:
         await (await clone.source.expect_snapshot()).refuse("snapshot failed: snapshot in progress", 10064)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.engine.clone.live import CopyVerdict, Rows, judge
-from jsbackup.engine.clone.run_digests import Ledger, Run
-from jsbackup.engine.read.compare import Missing
+from jsbackup.engine.clone.stream_clone import Ledger, Run
 from jsbackup.engine.read.consume import Row, rows_as_batch
-from jsbackup.engine.read.removals import Taken
+from jsbackup.engine.restore.compare import Missing, Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, SequencePair
 from jsbackup.transforms.removal import Cause
 

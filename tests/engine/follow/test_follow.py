@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.follow import follow, poll
 from jsbackup.engine.follow.follow import FollowOptions, follow_streams
 from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.follow.backlog import Backlog
+from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.follow.followed_stream import Followed
-from jsbackup.engine.follow.look import Look
+from jsbackup.engine.follow.poll import Look
+from jsbackup.engine.follow.tail import Backlog
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import TransferError

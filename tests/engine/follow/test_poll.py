@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jsbackup.config import parse_glob
-from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.follow import poll
 from jsbackup.engine.follow.poll import Lookout
 from jsbackup.engine.link import jetstream

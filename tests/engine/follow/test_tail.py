@@ -11,8 +11,7 @@ import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.follow import tail as module
-from jsbackup.engine.follow.backlog import Backlog
-from jsbackup.engine.follow.tail import Tail
+from jsbackup.engine.follow.tail import Backlog, Tail
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import ApiError, DigestMismatch, TransferError
 from jsbackup.protocol.info import stream_info

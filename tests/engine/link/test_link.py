@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jsbackup.config import Connection, ConnectionOptions, source_connection
-from jsbackup.engine.link import peer
+from jsbackup.engine.link import link as module
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import ApiError, NatsError, NatsNoResponders, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol import api
@@ -687,7 +687,7 @@ def test_a_lost_connection_is_replaced_for_requests_and_never_for_what_ran_on_it
 
 @pytest.mark.nats
 def test_attempts_to_replace_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "RECONNECT_PAUSES_SECONDS", (0.0, 0.05))
+    monkeypatch.setattr(module, "RECONNECT_PAUSES_SECONDS", (0.0, 0.05))
 
     async def main(server: NatsServer) -> None:
         async with await connect(server.url, timeout="500ms") as link:
@@ -736,7 +736,7 @@ def test_another_server_of_the_cluster_takes_over() -> None:
 def test_credentials_that_expire_end_the_connection_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer, "RECONNECT_PAUSES_SECONDS", (0.0, 0.05))
+    monkeypatch.setattr(module, "RECONNECT_PAUSES_SECONDS", (0.0, 0.05))
     operator = Operator()
     jwt, seed = operator.user(expires=int(time.time()) + 2)
     (tmp_path / "brief.creds").write_text(creds_text(jwt, seed))

@@ -6,20 +6,19 @@ import asyncio
 
 import pytest
 
-from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
-from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.link.subscription import PUBLISH, REPLY, SUBSCRIBE, PendingReplies, Subscription
 from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
 from jsbackup.protocol.events import Message
 from tests.engine.link.test_subscription import Sent
 
 
-def conversation() -> Conversation:
-    made = Conversation("nats://h:4222")
+def conversation() -> PendingReplies:
+    made = PendingReplies("nats://h:4222")
     made.use_inbox("_INBOX.Me", 1)
     return made
 
 
-def subscribed(made: Conversation, sid: int, subject: str) -> Subscription:
+def subscribed(made: PendingReplies, sid: int, subject: str) -> Subscription:
     subscription = Subscription(subject, 1, Sent(), 1000)
     made.add(sid, subscription)
     return subscription

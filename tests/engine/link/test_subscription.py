@@ -22,7 +22,7 @@ class Sent:
 
 
 def subscription(limit_bytes: int = 1000, sent: Sent | None = None) -> Subscription:
-    return Subscription("x", 7, sent or Sent(), limit_bytes)
+    return Subscription("x", 7, (sent or Sent()).publish, limit_bytes)
 
 
 def message(data: bytes = b"d", headers: bytes = b"") -> Message:

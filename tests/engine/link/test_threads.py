@@ -17,7 +17,7 @@ import pytest
 
 import jsbackup
 from jsbackup.engine.check import drill
-from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 
 
 class _Unused(ThreadPoolExecutor):

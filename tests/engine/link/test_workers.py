@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from jsbackup.engine.link.workers import gather_some, run_workers
+from jsbackup.engine.link.concurrency import gather_some, run_workers
 from jsbackup.errors import JsBackupError, NatsError
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read import catch_up as module
-from jsbackup.engine.read.catch_up import CaughtUp, catch_up, cut_down, gone_at
+from jsbackup.engine.read import whole_stream
+from jsbackup.engine.read.whole_stream import CaughtUp, catch_up, cut_down, gone_at
 from jsbackup.errors import TransferError
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
@@ -166,7 +166,7 @@ def test_a_subject_that_is_always_overwritten_first_is_named() -> None:
     caught = asyncio.run(catch_up(cast(JetStream, stream), stream.info, 1, reader, add=lambda _batch: None))
     assert caught.missing
     assert caught.subjects == ()  # nothing of the last reading came: the subject is that of nobody's messages
-    assert len(stream.asked) == module._ATTEMPTS
+    assert len(stream.asked) == whole_stream._READINGS
 
 
 def test_a_stream_that_was_made_again_meanwhile_is_an_error() -> None:

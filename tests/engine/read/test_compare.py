@@ -8,7 +8,7 @@ from collections.abc import Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.read.compare import Comparison
+from jsbackup.engine.restore.compare import Comparison
 from tests.harness.batches import Message, batch_of, cut_anywhere
 
 SEQUENCES = st.sets(st.integers(1, 40), max_size=40)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.engine.read.consume import Row, _row_of, rows_as_batch
-from jsbackup.engine.read.reader_consumer import is_control
+from jsbackup.engine.read.consume import Row, _row_of, is_control, rows_as_batch
 from jsbackup.errors import FormatError, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.protocol.events import Message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.read.copy_reach import reach_of
+from jsbackup.engine.read.mirrors import reach_of
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.times import format_time
 

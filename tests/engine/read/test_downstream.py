@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.engine.read.downstream import CaptureOrder, copies_first, order_of
+from jsbackup.engine.read.mirrors import CaptureOrder, copies_first, order_of
 from jsbackup.protocol.info import StreamInfo
 from tests.planning.test_plan import existing
 

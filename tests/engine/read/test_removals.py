@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.read.compare import Comparison
-from jsbackup.engine.read.removals import Discards, Missing, Taken
+from jsbackup.engine.restore.compare import Comparison, Discards, Missing, Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stream_info
 from jsbackup.transforms.removal import discards_oldest

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.read import snapshot_attempts
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
+from jsbackup.engine.read import whole_stream
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.engine.read.whole_stream import SnapshotAttempts
 from jsbackup.errors import FormatError, JsBackupError, NatsTimeout, SnapshotBusy, TransferError
 from jsbackup.formats.archive.archive import SealedBlock
 
@@ -28,8 +28,8 @@ JS: Any = _Server()
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_PAUSE_SECONDS", 0.0)
 
 
 def _after(attempts: SnapshotAttempts, *errors: JsBackupError) -> None:
@@ -69,7 +69,7 @@ def test_waiting_for_another_snapshot_is_no_attempt_and_has_an_end(monkeypatch: 
     attempts = SnapshotAttempts(JS, "ORDERS", CaptureLimits())
     _after(attempts, *[SnapshotBusy("busy")] * 9)
     assert (attempts.number, attempts.limits) == (1, CaptureLimits())
-    monkeypatch.setattr(snapshot_attempts, "_BUSY_SECONDS", -1.0)
+    monkeypatch.setattr(whole_stream, "_BUSY_SECONDS", -1.0)
     with pytest.raises(SnapshotBusy):
         _after(SnapshotAttempts(JS, "ORDERS", CaptureLimits()), SnapshotBusy("busy"))
 
@@ -86,7 +86,7 @@ def test_an_encrypted_block_is_no_attempt_once_all_messages_are_read(
         if stuck:
             raise TransferError("the consumer delivers nothing")
 
-    monkeypatch.setattr(snapshot_attempts, "read_messages", read_messages)
+    monkeypatch.setattr(whole_stream, "read_messages", read_messages)
     attempts = SnapshotAttempts(JS, "ORDERS", CaptureLimits())
     _after(attempts, SealedBlock("encrypted"))
     assert (attempts.number, attempts.limits) == (1, CaptureLimits())

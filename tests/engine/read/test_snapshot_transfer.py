@@ -15,8 +15,7 @@ import pytest
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.link import Link
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_transfer import Capture, capture_opaque, capture_snapshot
+from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque, capture_snapshot
 from jsbackup.errors import (
     ApiError,
     FormatError,

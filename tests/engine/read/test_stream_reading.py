@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
-from jsbackup.engine.read import stream_reading
-from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.engine.read.snapshot_transfer import Capture
-from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
+from jsbackup.engine.read import whole_stream
+from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits
+from jsbackup.engine.read.whole_stream import StreamReading, state_at_end
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.model import StreamState
@@ -49,7 +48,7 @@ def snapshot(server: Server, monkeypatch: pytest.MonkeyPatch, taken: Capture) ->
         requested.update(how)
         return taken
 
-    monkeypatch.setattr(stream_reading, "capture_snapshot", capture)
+    monkeypatch.setattr(whole_stream, "capture_snapshot", capture)
     found = asyncio.run(
         reading(server).snapshot(server.info, cast(Any, None), limits=CaptureLimits(), consumers=True, check=True)
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.read.vanished import vanished
+from jsbackup.engine.backup.stream_backup import vanished
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from tests.planning.test_plan import existing

@@ -13,7 +13,7 @@ import pytest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.restore import after_restore, remove_unfinished
 from jsbackup.engine.restore.after_restore import settle
-from jsbackup.engine.restore.restored_stream import RestoredConsumer
+from jsbackup.engine.restore.run import RestoredConsumer
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.planning.model import PlannedConsumer
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, Replica, StreamInfo

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.read import snapshot_attempts
+from jsbackup.engine.read import whole_stream
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
-from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.restored_stream import RestoredStream
-from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.proof import ProofLevel
+from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
+from jsbackup.engine.restore.send_archive import StoredSupply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.stream_sources import StoredSupply
 from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, TargetConflict, TransferError
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
@@ -241,7 +240,7 @@ def test_a_connection_that_is_lost_during_a_proof_costs_no_proof() -> None:
 def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_to_be_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
 
     async def script(scene: Scene) -> None:
         orders = await scene.carry_out(await scene.expect_restore())
@@ -261,7 +260,7 @@ def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_
 def test_a_stream_that_was_changed_on_its_way_is_not_to_be_compared_with_the_backup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
 
     async def script(scene: Scene) -> None:
         await (await scene.carry_out(await scene.expect_restore())).expect_snapshot()

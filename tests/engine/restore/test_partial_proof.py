@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import jsbackup as api
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_messages
-from jsbackup.engine.restore import partial_proof
-from jsbackup.engine.restore.partial_proof import (
+from jsbackup.engine.restore import proof
+from jsbackup.engine.restore.proof import (
     SentMarks,
     SubjectTally,
     Window,
@@ -199,8 +199,8 @@ def test_a_replica_that_has_not_everything_yet_is_asked_again(monkeypatch: pytes
         async with connect_jetstream(connection_to(url)) as js:
             return await _held(js)
 
-    partial_proof_read = partial_proof.read_into
-    monkeypatch.setattr(partial_proof, "read_into", read_into)
+    partial_proof_read = proof.read_into
+    monkeypatch.setattr(proof, "read_into", read_into)
     with NatsServer(NEWEST) as server:
         _publish(server.url, 3_000)
         messages = asyncio.run(held(server.url))
@@ -345,10 +345,10 @@ def test_a_user_who_may_not_read_can_compare_counts(tmp_path: Path) -> None:
 def test_python_has_the_same(tmp_path: Path) -> None:
     repo = _backed_up(tmp_path, MANY)
     backup = api.open(repo).latest()
-    for proof in ("full", "quick", "sample", "none"):
+    for level in ("full", "quick", "sample", "none"):
         with NatsServer(NEWEST) as server:
-            stream = api.restore(backup, server.url, verify=proof).streams["ORDERS"]
-        assert (stream.proof, stream.verified) == (proof, proof == "full")
+            stream = api.restore(backup, server.url, verify=level).streams["ORDERS"]
+        assert (stream.proof, stream.verified) == (level, level == "full")
     with pytest.raises(UsageError, match="one of full, sample, quick, none"):
         api.restore(backup, "nats://127.0.0.1:1", verify="half")  # type: ignore[arg-type]
 
@@ -358,11 +358,11 @@ def test_an_option_on_the_command_line_wins_over_a_profile(tmp_path: Path) -> No
     repo = _backed_up(tmp_path, 100)
     config = tmp_path / "config.toml"
     config.write_text("[profiles.none.restore]\nverify = 'none'\n[profiles.quick.restore]\nverify = 'quick'\n")
-    for profile, option, proof in (
+    for profile, option, level in (
         ("none", ("--verify", "quick"), "quick"),
         ("none", (), "none"),
         ("quick", ("--verify", "none"), "none"),
         ("quick", ("--verify", "full"), "full"),
     ):
         with NatsServer(NEWEST) as server:
-            assert _restored(server, repo, "--config", str(config), "--profile", profile, *option)["proof"] == proof
+            assert _restored(server, repo, "--config", str(config), "--profile", profile, *option)["proof"] == level

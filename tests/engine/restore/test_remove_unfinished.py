@@ -9,7 +9,7 @@ import pytest
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.restore.remove_unfinished import abandon_restore
-from jsbackup.engine.restore.restore_transfer import cut_chunks
+from jsbackup.engine.restore.send_archive import cut_chunks
 from jsbackup.errors import NatsError, NatsTimeout
 from jsbackup.planning.interrupted.marker import is_marked, with_marker
 from jsbackup.protocol.restore import RestoreSender

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.link.jetstream import JetStream, Turn, connect_jetstream
-from jsbackup.engine.restore.restore_transfer import Make, TransmitLimits, cut_chunks, transmit
+from jsbackup.engine.restore.send_archive import Make, TransmitLimits, cut_chunks, transmit
 from jsbackup.errors import (
     ApiError,
     FormatError,

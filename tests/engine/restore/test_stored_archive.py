@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from jsbackup.engine.restore.stored_archive import _read_ahead
+from jsbackup.engine.restore.send_archive import _read_ahead
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import MessageBatch
 from tests.harness.batches import batch_of, messages_of, some_messages

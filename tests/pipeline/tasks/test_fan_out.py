@@ -16,8 +16,8 @@ import pytest
 
 from jsbackup import errors
 from jsbackup.config import ConnectionOptions, parse_glob
-from jsbackup.engine.backup import stream_ranges
-from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup import worker_share
+from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import ApiError, JsBackupError, StoreError, UsageError
 from jsbackup.model import S3Settings
@@ -214,10 +214,10 @@ def test_a_huge_stream_is_read_in_ranges_by_executors(
     writer = ["--writer-key", kept.writer_key] if encrypted else []
     line = ["backup", "-s", server.url, "-r", kept.place.location, *writer, "--spark", "local", "--json"]
     for name, value in (("_LEAST_STREAM_BYTES", 1), ("_LEAST_BYTES", 300_000), ("_MOST_BYTES", 300_000)):
-        monkeypatch.setattr(stream_ranges, name, value)
+        monkeypatch.setattr(worker_share, name, value)
     few = check("backup", typed(*line, "S000"))  # two cores are too few for it to pay
     assert [one["read"]["how"] for one in few["streams"]] == ["snapshot"]
-    monkeypatch.setattr(stream_ranges, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(worker_share, "_is_faster", lambda *_: True)
     done = check("backup", typed(*line, "--incremental", "never"))
     assert (done["result"], done["skipped"], done["notes"]) == ("complete", [], [])
     for stream in done["streams"]:

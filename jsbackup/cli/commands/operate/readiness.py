@@ -57,8 +57,8 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.stores.url import open_store
 
 if TYPE_CHECKING:
-    from jsbackup.engine.check.drill_run import DrillReport
-    from jsbackup.engine.check.kept_server import KeptServer
+    from jsbackup.engine.check.drill import DrillReport
+    from jsbackup.engine.check.drill_server import KeptServer
 
 __all__ = ["COMMANDS"]
 
@@ -352,8 +352,8 @@ def drill(
     password and a file for 'nats --context' are printed; with --json in one line. Nothing goes away by looking:
     retention by interest or as a work queue and inactive_threshold of consumers are lifted, too, and notes say where.
     """
-    from jsbackup.engine.check.drill_run import DrillRun
-    from jsbackup.engine.check.server_program import find_program
+    from jsbackup.engine.check.drill import DrillRun
+    from jsbackup.engine.check.drill_server import find_program
     from jsbackup.planning.model import RestoreOptions
 
     output = shared.output
@@ -385,7 +385,7 @@ def _wait_for_end(kept: KeptServer, tell: Callable[[], object]) -> None:
     """
     import asyncio
 
-    from jsbackup.engine.check.kept_server import stay
+    from jsbackup.engine.check.drill_server import stay
 
     stopping = asyncio.Event()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.check.permissions import grants_for
+from jsbackup.engine.check.doctor import grants_for
 from jsbackup.repository.checks.doctor import Purpose
 from jsbackup.repository.crypto import age
 from tests.cli.test_json import check

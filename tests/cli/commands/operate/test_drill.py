@@ -28,7 +28,7 @@ def test_without_room_nothing_is_started_and_that_is_recorded(
     work.mkdir()
     assert typed("backup", "-s", shop.url, "-r", repo).code == 0
     monkeypatch.setattr(
-        "jsbackup.engine.check.drill_run.shutil.disk_usage", lambda _folder: SimpleNamespace(free=256 << 20)
+        "jsbackup.engine.check.drill.shutil.disk_usage", lambda _folder: SimpleNamespace(free=256 << 20)
     )
     done = typed("drill", "-r", repo, "--nats-server", EMBEDDED, "--work-dir", work)
     assert done.code == 15 and f"{work} has 256 MiB free; this may need " in done.err and "--work-dir" in done.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.read.salvage.around_damage import SequenceRanges
+from jsbackup.engine.read.salvage import SequenceRanges
 from jsbackup.formats.sequences import SequenceSet
 
 SEQUENCES = st.sets(st.integers(1, 300), max_size=120).map(sorted)

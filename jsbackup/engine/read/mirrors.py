@@ -6,6 +6,12 @@ origin lost (`transforms/copy_positions.py`). Unrelated streams are read in para
 copy includes the origins that wait for it.
 
 If streams copy in a circle, one of them is read before its copies.
+
+`reach_of` says how far the streams of a server have copied from each of their origins, as the server reports it.
+
+The stored messages of a stream have marks that show it (`transforms/copy_positions.py`), unless they were deleted or
+acknowledged since. From 2.15 on STREAM.INFO has the sequence. Before, it is known if origin and copy are quiet: then a
+copy without a lag has seen everything that the origin has.
 """
 
 from __future__ import annotations
@@ -14,10 +20,15 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.errors import NatsError
+from jsbackup.planning.copies.copy_facts import key_of_info, sources_of
 from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.info import SourceInfo, StreamInfo
+from jsbackup.repository.manifest import CopiedFrom
+from jsbackup.transforms.copy_positions import is_external, source_key
 
-__all__ = ["CaptureOrder", "copies_first", "order_of", "with_relatives"]
+__all__ = ["CaptureOrder", "ask_copied", "copies_first", "order_of", "reach_of", "with_relatives"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +138,52 @@ class CaptureOrder:
             for copies in self._after.values():
                 copies.discard(name)
             self._changed.notify_all()
+
+
+# Heartbeats come every second, so a copy that is quiet together with its origin has heard from it since.
+_QUIET_NS = 3_000_000_000
+_HEARD_NS = 30_000_000_000
+# How far the clocks of two servers may be apart. What a copy heard before the last message of its origin says nothing
+# about that: it may have lost the connection since.
+_APART_NS = 2_000_000_000
+
+
+def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFrom, ...]:
+    """Return how far it had copied from each source for which that is known.
+
+    `origins` are those in the same account, described before it.
+    """
+    said = {key_of_info(source): source for source in info.sources}
+    found = []
+    for source in sources_of(info.config):
+        key = source_key(source)
+        status = said.get(key)
+        if status is None:
+            continue
+        sequence = status.seq
+        origin = None if is_external(source) else origins.get(source["name"])
+        if not sequence and origin is not None and _stands_still(status, origin, info.now_ns):
+            sequence = origin.state.last_seq
+        if sequence:
+            found.append(CopiedFrom(*key, sequence))
+    return tuple(found)
+
+
+def _stands_still(status: SourceInfo, origin: StreamInfo, now_ns: int) -> bool:
+    quiet = origin.now_ns - origin.state.last_ns > _QUIET_NS
+    heard = 0 <= status.active_ns < _HEARD_NS and now_ns - status.active_ns - origin.state.last_ns > _APART_NS
+    return quiet and heard and not status.lag and status.error is None
+
+
+async def ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
+    """Return the same for a stream as it is now; empty if the server does not report it."""
+    sources = sources_of(info.config)
+    if not sources:
+        return ()
+    try:
+        names = {source["name"] for source in sources if not is_external(source)}
+        asked = {name: await js.find_stream(name) for name in names}
+        now = await js.find_stream(info.name)
+    except NatsError:
+        return ()
+    return () if now is None else reach_of(now, {name: one for name, one in asked.items() if one is not None})

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from jsbackup.config import Connection, Server
-from jsbackup.engine.link import peer
-from jsbackup.engine.link.peer import Candidate, NatsConnection, Peer
-from jsbackup.engine.link.pending_replies import Conversation
-from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.link import link
+from jsbackup.engine.link.connection import Candidate
+from jsbackup.engine.link.link import Link
+from jsbackup.engine.link.subscription import PendingReplies, Subscription
 from jsbackup.errors import NatsError, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
@@ -26,7 +26,7 @@ class PlainWire:
     def __init__(self, candidate: Candidate, generation: int, others: list[Candidate]) -> None:
         self.server = candidate.server
         self.generation = generation
-        self.conversation = Conversation(str(candidate.server))
+        self.conversation = PendingReplies(str(candidate.server))
         self.info: JsonObject = {}
         self.account: str | None = None
         self.quickest_seconds: float | None = None
@@ -63,7 +63,7 @@ class PlainWire:
         self.conversation.end(lambda: TransferError("lost"))
 
 
-class PlainPeer(Peer):
+class PlainLink(Link):
     """Asks `up` whether a server can be reached; keeps what was tried."""
 
     def __init__(self, *servers: Server, up: Callable[[str], bool], others: tuple[Candidate, ...] = ()) -> None:
@@ -72,7 +72,7 @@ class PlainPeer(Peer):
         self._up = up
         self._others = list(others)
 
-    async def dial(self, candidate: Candidate, generation: int) -> NatsConnection:
+    async def dial(self, candidate: Candidate, generation: int) -> PlainWire:  # type: ignore[override]
         self.tried.append(candidate.server.host)
         await asyncio.sleep(0)
         if not self._up(candidate.server.host):
@@ -83,16 +83,16 @@ class PlainPeer(Peer):
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "RECONNECT_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(link, "RECONNECT_PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
 def test_servers_are_tried_in_their_order_once_and_the_reasons_are_told_together() -> None:
     async def main() -> None:
-        made = PlainPeer(A, B, up=lambda host: False)
+        made = PlainLink(A, B, up=lambda host: False)
         with pytest.raises(NatsError, match="a is down; b is down") as caught:
             await made.open()
         assert (made.tried, caught.value.hint) == (["a", "b"], "Start a.")
-        single = PlainPeer(A, up=lambda host: False)
+        single = PlainLink(A, up=lambda host: False)
         with pytest.raises(NatsTimeout, match="a is down"):
             await single.open()
 
@@ -101,7 +101,7 @@ def test_servers_are_tried_in_their_order_once_and_the_reasons_are_told_together
 
 def test_a_lost_connection_is_made_again_by_the_next_request_alone() -> None:
     async def main() -> None:
-        made = PlainPeer(A, B, up=lambda host: host == "b")
+        made = PlainLink(A, B, up=lambda host: host == "b")
         await made.open()
         assert (made.server, made.generation) == (B, 1)
         made.current.lose()
@@ -120,7 +120,7 @@ def test_servers_that_the_last_one_told_of_come_after_the_given_ones() -> None:
     async def main() -> None:
         answers = iter([True, False, False, True])
         told = (Candidate(B, "a"), Candidate(A, "a"), Candidate(C, "a"))
-        made = PlainPeer(A, B, up=lambda host: next(answers), others=told)
+        made = PlainLink(A, B, up=lambda host: next(answers), others=told)
         await made.open()
         made.current.lose()
         assert (await made.request("x")).data == b"c"
@@ -132,7 +132,7 @@ def test_servers_that_the_last_one_told_of_come_after_the_given_ones() -> None:
 def test_all_who_wait_for_a_new_connection_share_it_or_its_failure() -> None:
     async def main() -> None:
         state = {"up": True}
-        made = PlainPeer(A, up=lambda host: state["up"])
+        made = PlainLink(A, up=lambda host: state["up"])
         await made.open()
         made.current.lose()
         await asyncio.gather(*(made.request("x") for _ in range(5)))
@@ -146,7 +146,7 @@ def test_all_who_wait_for_a_new_connection_share_it_or_its_failure() -> None:
             assert isinstance(error, TransferError)
             assert error.message == "the connection was lost and cannot be made again: a is down"
             assert (error.retry, error.hint) == (True, "Start a.")
-        assert made.tried == ["a"] * len(peer.RECONNECT_PAUSES_SECONDS)
+        assert made.tried == ["a"] * len(link.RECONNECT_PAUSES_SECONDS)
 
         state["up"] = True
         assert (await made.request("x")).data == b"a"
@@ -155,11 +155,11 @@ def test_all_who_wait_for_a_new_connection_share_it_or_its_failure() -> None:
     asyncio.run(main())
 
 
-def test_a_peer_closed_while_it_reconnects_stays_closed() -> None:
+def test_a_link_closed_while_it_reconnects_stays_closed() -> None:
     async def main() -> None:
         for comes_up in (True, False):
             answers: Iterator[bool] = iter([True, *[comes_up] * 9])
-            made = PlainPeer(A, up=lambda host, answers=answers: next(answers))  # type: ignore[misc]
+            made = PlainLink(A, up=lambda host, answers=answers: next(answers))  # type: ignore[misc]
             await made.open()
             made.current.lose()
             waiting = asyncio.create_task(made.request("x"))
@@ -178,7 +178,7 @@ def test_a_peer_closed_while_it_reconnects_stays_closed() -> None:
 
 def test_the_account_is_asked_for_where_the_greeting_did_not_name_it() -> None:
     async def main() -> None:
-        made = PlainPeer(A, up=lambda host: True)
+        made = PlainLink(A, up=lambda host: True)
         await made.open()
         assert await made.account() is None  # the answer is no JSON
         made.current.account = "ACC"
