@@ -100,7 +100,6 @@ OTHERS = {"boto3", "prometheus_client", "pyspark", "pyarrow.compute", "urllib.re
             "jsbackup.engine.read.snapshot_transfer",
             {
                 "jsbackup.planning.plan",
-                "jsbackup.planning.copies.copy_facts",
                 "jsbackup.repository.keep.prune",
                 "jsbackup.repository.keep.retention",
                 "jsbackup.repository.read.latest",

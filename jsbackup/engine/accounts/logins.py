@@ -468,7 +468,7 @@ def choose_accounts(
     Raises NatsError, FormatError; UsageError if an account that was named is not there.
     """
 
-    async def look() -> _Look:
+    async def look() -> tuple[AccountsChosen, dict[FoundAccount, Connection], dict[FoundAccount, AccountClaims | None]]:
         async with system_view(connection) as view:
             survey = await view.survey()
             cluster = view.origin(FoundAccount("")).cluster
@@ -482,48 +482,21 @@ def choose_accounts(
             everything = [*survey.accounts, *gone]
             refuse_missing(choice.only, everything)
             meant = [one for one in everything if choice.takes(one)]
-            return _Look(
-                survey,
-                {one: view.connection(one, connection) for one in meant},
-                {one: await view.claims(one.account) if sources.seeds else None for one in meant},
-                origins | gone,
-                cluster,
-                domains,
-                frozenset(gone),
-            )
+            bases = {one: view.connection(one, connection) for one in meant}
+            claims = {one: await view.claims(one.account) if sources.seeds else None for one in meant}
+            chosen = AccountsChosen(survey, choice, {}, origins | gone, cluster, domains, frozenset(gone))
+            return chosen, bases, claims
 
-    seen = complete(look())
+    chosen, bases, claims = complete(look())
     # Not above: a program that looks up a secret may take its time.
-    finder = AccountLogins(sources, environ, twins=twin_names(seen.survey.accounts))
+    finder = AccountLogins(sources, environ, twins=twin_names(chosen.survey.accounts))
     logins: dict[FoundAccount, AccountLogin | UsageError] = {}
-    for one, base in seen.connections.items():
+    for one, base in bases.items():  # still with the login of the system user
         try:
-            logins[one] = finder.find(one, seen.claims[one], base, purpose)
+            logins[one] = finder.find(one, claims[one], base, purpose)
         except UsageError as error:
             logins[one] = error
-    return AccountsChosen(
-        survey=seen.survey,
-        choice=choice,
-        logins=logins,
-        origins=seen.origins,
-        cluster=seen.cluster,
-        domains=seen.domains,
-        gone=seen.gone,
-        notes=tuple(sources.notes),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What the system account sees. The connections still have the login of the system user."""
-
-    survey: AccountSurvey
-    connections: Mapping[FoundAccount, Connection]
-    claims: Mapping[FoundAccount, AccountClaims | None]
-    origins: Mapping[FoundAccount, Origin]
-    cluster: str
-    domains: frozenset[str]
-    gone: frozenset[FoundAccount]
+    return replace(chosen, logins=logins, notes=tuple(sources.notes))
 
 
 def _is_of(origin: Origin, cluster: str, domains: frozenset[str]) -> bool:

@@ -48,7 +48,7 @@ from jsbackup.engine.link.concurrency import in_thread, run_workers, with_own_th
 from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.link.source import lives_of, named_source
 from jsbackup.engine.read.increment import AT_REST, Incremental, has_same_ends
-from jsbackup.engine.read.mirrors import CaptureOrder, order_of, with_relatives
+from jsbackup.engine.read.mirrors import CaptureOrder, ask_copied, order_of, with_relatives
 from jsbackup.engine.read.whole_stream import DAMAGE_HINT, is_damage
 from jsbackup.errors import ApiError, IncompleteError, JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
@@ -64,7 +64,6 @@ from jsbackup.repository.manifest import (
     EMPTIED,
     ArchiveFormat,
     BackupResult,
-    CopiedFrom,
     Manifest,
     Selection,
     Source,
@@ -158,19 +157,6 @@ _NOTHING_LEFT = "nothing is left of what backup"
 _ANOTHER = "is another stream now"
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """`results` are those of the backup, marked if a stream has lost all its messages; `gone` are streams that no
-    longer exist.
-
-    `note` is a sentence, "" if nothing was lost.
-    """
-
-    results: tuple[StoredStream, ...]
-    gone: tuple[Failure, ...] = ()
-    note: str = ""
-
-
 def find_vanished(
     repository: Repository,
     made: Manifest,
@@ -179,8 +165,10 @@ def find_vanished(
     *,
     restores: RecordedRestores,
     among: Sequence[BackupSummary] | None = None,
-) -> Lost:
-    """Find lost streams in a backup that is about to be committed as `made`. Raises StoreError.
+) -> tuple[Sequence[StoredStream], tuple[Failure, ...], str]:
+    """Find lost streams in a backup that is about to be committed as `made`: return its results, marked where a stream
+    has lost all its messages, the streams that no longer exist, and a sentence, "" if nothing was lost. Raises
+    StoreError.
 
     `earlier` has the last backups of its streams since they were created; `among` are all backups of its origin, if
     they are known. What `restores` took back is not lost.
@@ -192,19 +180,19 @@ def find_vanished(
     else:
         left = any(one.captured.messages and _goes_on(earlier.get(one.name)) for one in made.streams)
     if left or asked.allow_empty:
-        return Lost(tuple(results))
+        return results, (), ""
     before = next(_earlier(repository, made, among), None)
     if before is None:
-        return Lost(tuple(results))
+        return results, (), ""
     had = {stream.name: stream for stream in _of_worth(before, made)}
     now = {one.stream.name: one for one in results}
     if any(name in now and _has_old(now[name].stream, before) for name in had):
-        return Lost(tuple(results))
+        return results, (), ""
     reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
     origin, since = origin_of(made.source), before.created
     lost = {name: why for name, why in reasons.items() if why and not restores.took_back(origin, name, since)}
     if not lost:
-        return Lost(tuple(results))
+        return results, (), ""
     others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is not a replacement"
     marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
@@ -212,7 +200,7 @@ def find_vanished(
         f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if "
         "that is meant, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
     )
-    return Lost(tuple(marked), tuple(gone), note)
+    return marked, tuple(gone), note
 
 
 def warn_emptied(
@@ -421,14 +409,6 @@ async def begin_backup(run: BackupRun, lease: leases.Lease) -> BegunBackup:
         return begun
 
 
-@with_own_threads
-async def continue_backup(run: BackupRun, begun: BegunBackup, lease: leases.Lease) -> BackupReport:
-    """Read the streams of a backup that was begun, and finish it. Raises as `run_backup`."""
-    async with connect_jetstream(run.connection) as js, advisories(js.link):
-        results, failed = await back_up_streams(run, begun.chosen, begun.receipts)
-    return await in_thread(finish_backup, run, begun, results, failed, lease=lease)
-
-
 @asynccontextmanager
 async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBackup]:
     """Ask the server for its streams. The server's advisories are logged until this exits."""
@@ -499,11 +479,12 @@ def finish_backup(
     notes = begun.notes
     if not failures:
         known = begun.chosen.earlier if followed is None else followed
-        lost = find_vanished(repository, manifest, results, known, restores=run.restores, among=run.earlier)
-        results, failures = lost.results, lost.gone
-        if not (lost.note or options.allow_nothing):
+        results, failures, note = find_vanished(
+            repository, manifest, results, known, restores=run.restores, among=run.earlier
+        )
+        if not (note or options.allow_nothing):
             results = warn_emptied(repository, results, begun.chosen.earlier)
-        notes += (lost.note,) if lost.note else ()
+        notes += (note,) if note else ()
         manifest = with_streams(manifest, results, failures)
     damaged = [failure.name for failure in failures if is_damage(failure.error)]
     damaged += [one.stream.name for one in results if one.stream.lost]
@@ -604,15 +585,6 @@ def _is_named(stream: str, names: Sequence[Glob]) -> bool:
     return any(glob.pattern == stream for glob in names)
 
 
-async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
-    """Return how far the stream has copied from its origins, if it has any."""
-    if not (info.config.get("mirror") or info.config.get("sources")):
-        return ()
-    from jsbackup.engine.read.mirrors import ask_copied
-
-    return await ask_copied(js, info)
-
-
 @with_own_threads
 async def back_up_streams(
     run: BackupRun, chosen: Chosen, receipts: Receipts
@@ -634,7 +606,7 @@ async def back_up_streams(
     failures: list[Failure] = []
 
     async def read(js: JetStream, info: StreamInfo) -> StoredStream:
-        copied = await _ask_copied(js, info)
+        copied = await ask_copied(js, info)
         previous = chosen.earlier.get(info.name)
         stream = await back_up_stream(run, js, info, source=chosen.source, previous=previous, receipts=receipts)
         return stream.with_copied(copied)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import Incremental, PresentSequences, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
@@ -36,6 +37,7 @@ from jsbackup.engine.read.whole_stream import (
     DAMAGE_HINT,
     CaughtUp,
     SnapshotAttempts,
+    Stored,
     StreamReading,
     cut_down,
     describe_stream,
@@ -54,10 +56,9 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.formats.sequences import SequenceSet, ranges_of
-from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
+from jsbackup.model import Fidelity, StreamState
 from jsbackup.planning.interrupted.staged import about_leftover
-from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
-from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
     LOST_SINCE,
@@ -65,7 +66,6 @@ from jsbackup.repository.manifest import (
     Captured,
     Losses,
     LostSpan,
-    OpaqueRef,
     ReadAs,
     Reading,
     SegmentRef,
@@ -75,7 +75,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.read.losses import about_losses, describe_losses
+from jsbackup.repository.read.losses import about_losses
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.new_backup import StoredStream
@@ -88,37 +88,6 @@ from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import is_overwritten, removes_messages
 
 __all__ = ["back_up_stream"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The result of a capture. `config` and `state` are as reported; the state is advanced to what was proved.
-
-    `inventory` has the consumers that belong to the state, None if they are requested afterwards. `goes_back`: it gives
-    sequences again that the last backup has.
-    """
-
-    archive_format: ArchiveFormat
-    state: StreamState
-    read: Reading | None = None
-    config: JsonObject | None = None
-    inventory: Listing[ConsumerInfo] | None = None
-    archived: tuple[ArchivedConsumer, ...] = ()
-    segments: Sequence[SegmentRef] = ()
-    opaque: tuple[OpaqueRef, ...] = ()
-    reused: int = 0
-    stored_bytes: int = 0
-    warnings: tuple[str, ...] = ()
-    incomplete: bool = False  # something is missing; the warnings say what
-    lost: Losses = field(default_factory=Losses)
-    created: str = ""  # of the stream that was read (RFC 3339 as the server writes it)
-    goes_back: bool = False
-
-    def with_lost(self, lost: Losses) -> Stored:
-        """Return it without what the server has lost."""
-        if not lost:
-            return self
-        return replace(self, warnings=(*self.warnings, *describe_losses(lost)), incomplete=True, lost=lost)
 
 
 _CAUSE = "they were there when the backup began, and not at its end"
@@ -208,7 +177,7 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
 
     _log.warning("stream %s: %s; reading what can be read", capture.name, why)
     info = await capture.js.stream(capture.name)
-    capture.progress.start(capture.name, info.state.bytes, info.state.messages)
+    capture.run.progress.start(capture.name, info.state.bytes, info.state.messages)
     earlier: Sequence[SegmentRef] = ()
     if capture.previous is not None and capture.previous.created == info.created:
         earlier = await capture.still_stored(capture.previous.segments)
@@ -217,25 +186,16 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
     found = await SalvageRun(
         capture.js,
         capture.name,
+        why,
         capture.new_writer,
-        SegmentReader(capture.objects),
+        SegmentReader(capture.run.repository.objects),
         await capture.reusable(),
         earlier,
-        capture.options.consumers,
-        capture.options.limits,
+        capture.run.options.consumers,
+        capture.run.options.limits,
         capture.advance,
     ).run()
-    return Stored(
-        found.archive_format,
-        found.state,
-        Reading(ReadAs.MESSAGES, why),
-        found.config,
-        archived=found.archived,
-        segments=tuple(found.segments),
-        reused=found.reused,
-        stored_bytes=capture.stored_bytes,
-        warnings=(why, *found.flaws, *found.notes),
-    ).with_lost(found.lost)
+    return replace(found, stored_bytes=capture.stored_bytes)
 
 
 async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why: str) -> Stored | None:
@@ -250,7 +210,7 @@ async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why:
             new_writer=lambda: capture.new_writer(earlier),
             start=lambda _bytes, _messages: None,
             advance=capture.advance,
-            consumers=capture.options.consumers,
+            consumers=capture.run.options.consumers,
         )
     except JsBackupError as error:
         if not is_salvageable(error):
@@ -264,7 +224,7 @@ async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why:
         Reading(ReadAs.INCREMENT, f"{why}; {joined.why}"),
         joined.info.config,
         joined.consumers,
-        segments=await in_thread(capture.paged, joined.segments),
+        segments=await in_thread(capture.run.repository.listed, joined.segments),
         reused=joined.reused,
         stored_bytes=capture.stored_bytes,
         warnings=(why, "what was stored before the last backup is taken from that"),
@@ -274,16 +234,6 @@ async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why:
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
 _SHOWN = 5  # sequences in a warning
-
-
-@dataclass(frozen=True, slots=True)
-class _Complete:
-    """The segments of a completely read stream, and their state; `warnings` say what is missing."""
-
-    segments: list[SegmentRef]
-    state: StreamState
-    warnings: tuple[str, ...] = ()
-    config: JsonObject | None = None  # if it is known as it was with that state
 
 
 async def capture_stream(
@@ -329,14 +279,10 @@ class StreamCapture:
         previous: StreamBackup | None,
         receipts: Receipts,
     ) -> None:
+        self.run = run
         self.js = js
-        self._restores, self._origin = run.restores, origin
-        self.objects = run.repository.objects
-        self.paged = run.repository.listed
+        self._origin = origin
         self.folder = folder
-        self.options = run.options
-        self._many = run.many
-        self.progress = run.progress
         self.name = name
         self._reading = StreamReading(js, name, self.advance)
         self.previous = previous
@@ -351,10 +297,10 @@ class StreamCapture:
         self._last_writer: SegmentWriter | None = None
 
     def advance(self, byte_count: int, messages: int) -> None:
-        self.progress.advance(self.name, byte_count, messages)
+        self.run.progress.advance(self.name, byte_count, messages)
 
     async def still_stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
-        found = await in_thread(stored_segments, self.objects, self.folder, *lists)
+        found = await in_thread(stored_segments, self.run.repository.objects, self.folder, *lists)
         return [ref for ref in found if ref.key not in self._shunned]
 
     async def _kept(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
@@ -363,8 +309,8 @@ class StreamCapture:
         A long list is not looked for, nor those of many streams: no prune removes what its manifest names while this
         run has its lease.
         """
-        trusted = isinstance(segments, SegmentList) or self._many
-        if trusted and not (self.objects.damaged_in(self.folder) or self._shunned):
+        trusted = isinstance(segments, SegmentList) or self.run.many
+        if trusted and not (self.run.repository.objects.damaged_in(self.folder) or self._shunned):
             return segments
         return await self.still_stored(segments)
 
@@ -377,7 +323,7 @@ class StreamCapture:
     def new_writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
         self._writers_bytes = self.stored_bytes
         self.close()
-        self._last_writer = SegmentWriter(self.objects, self.folder, reusable, note=self.receipts.note)
+        self._last_writer = SegmentWriter(self.run.repository.objects, self.folder, reusable, note=self.receipts.note)
         return self._last_writer
 
     def close(self) -> None:
@@ -393,7 +339,7 @@ class StreamCapture:
     def was_restored(self) -> bool:
         """Return whether the stream was restored to an earlier state since the previous backup, by our records."""
         assert self.previous is not None
-        return self._restores.took_back(self._origin, self.name, self.previous.captured.begun)
+        return self.run.restores.took_back(self._origin, self.name, self.previous.captured.begun)
 
     @property
     def loss(self) -> str:
@@ -406,9 +352,9 @@ class StreamCapture:
 
     async def increment(self) -> Stored | Whole:
         """Capture what is new since the previous backup, or return why the stream has to be read completely."""
-        if self.options.incremental is Incremental.NEVER:
+        if self.run.options.incremental is Incremental.NEVER:
             return Whole("it was asked for")
-        if self.options.check:
+        if self.run.options.check:
             return Whole("the server checks its store when it makes a snapshot")
         if self.previous is None:
             return Whole("there is no earlier backup of it")
@@ -419,19 +365,19 @@ class StreamCapture:
         reusable = await self.still_stored(kept, *since) if since else kept
         joined = await take_increment(
             self.js,
-            self.options.incremental,
+            self.run.options.incremental,
             self.previous,
             kept,
             new_writer=lambda: self.new_writer(reusable),
-            start=lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
+            start=lambda byte_count, messages: self.run.progress.start(self.name, byte_count, messages),
             advance=self.advance,
-            consumers=self.options.consumers,
+            consumers=self.run.options.consumers,
         )
         if isinstance(joined, Whole):
             return joined
         self.created = joined.info.created
         try:
-            segments = await in_thread(self.paged, joined.segments)
+            segments = await in_thread(self.run.repository.listed, joined.segments)
         except (IntegrityError, UnsupportedError) as error:  # a page of the last backup; the server has the messages
             return Whole(error.message)
         return Stored(
@@ -448,13 +394,13 @@ class StreamCapture:
     async def snapshot(self, why: str, limits: CaptureLimits) -> Stored:
         info = await self.js.stream(self.name)
         self._first, self.created = self._first or info, info.created
-        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        self.run.progress.start(self.name, info.state.bytes, info.state.messages)
         info = before = await self._reading.with_deleted(info)
         reusable = await self.reusable()
         writer = self.new_writer(reusable)
         seen, remove = Seen(writer), SequenceSet()
         capture = await self._reading.snapshot(
-            info, seen, limits=limits, consumers=self.options.consumers, check=self.options.check
+            info, seen, limits=limits, consumers=self.run.options.consumers, check=self.run.options.check
         )
         end = capture.end
         assert end is not None
@@ -465,11 +411,11 @@ class StreamCapture:
                 whole = await self._complete(writer, info, capture.state, capture.messages)
             else:
                 segments = await in_thread(writer.finish)
-                reader = SegmentReader(self.objects)
+                reader = SegmentReader(self.run.repository.objects)
                 remove = await in_thread(messages_to_remove, end, capture.config, segments, reader)
                 touched -= {ref.key for ref in untouched(reusable, remove)}
                 segments = await in_thread(writer.without, segments, remove)
-                whole = _Complete(segments, state_at_end(capture))
+                whole = Stored(archive_format, state_at_end(capture), segments=segments)
         except (KeyUnavailable, IntegrityError) as error:
             # Segments of an earlier run that are encrypted or damaged had to be read: do not build on them.
             if not touched:
@@ -479,16 +425,15 @@ class StreamCapture:
             return await self.snapshot(why, limits)
         if archive_format is ArchiveFormat.V1:
             await self._reading.check_count(capture.state, total_of(whole.segments).messages)
-        stored = Stored(
-            archive_format,
-            whole.state,
-            Reading(ReadAs.SNAPSHOT, why),
-            whole.config or capture.config,
+        stored = replace(
+            whole,
+            archive_format=archive_format,
+            read=Reading(ReadAs.SNAPSHOT, why),
+            config=whole.config or capture.config,
             archived=tuple(capture.consumers),
             segments=tuple(whole.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,
-            warnings=whole.warnings,
             incomplete=bool(whole.warnings),
         )
         now = await describe_stream(self.js, self.name)
@@ -496,7 +441,7 @@ class StreamCapture:
             before = self._last = now
         stored = await self._without_undelivered(stored, now, seen, capture.state.last_seq, removed=remove)
         lost = reported_losses(before, stored.segments)
-        if lost and self.options.salvage:
+        if lost and self.run.options.salvage:
             return await salvage(self, f"the server has lost {about_losses(lost)}")
         return stored.with_lost(lost)
 
@@ -529,34 +474,36 @@ class StreamCapture:
         after = self._last or await describe_stream(self.js, self.name)
         return stored.with_lost(vanished(self._first, after, suspected=suspected))
 
-    async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> _Complete:
-        """Return the segments and a state that the stream really had. `messages` were read, up to its end at `then`.
+    async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> Stored:
+        """Return the segments, and a state that the stream really had; warnings say what is missing. `messages` were
+        read, up to its end at `then`.
 
         If some of the messages of `then` were deleted before they were read, it is the state of now.
         """
         if messages == then.messages:
-            return _Complete(await in_thread(writer.finish), then)
-        reader = SegmentReader(self.objects)
+            return Stored(ArchiveFormat.MESSAGES, then, segments=await in_thread(writer.finish))
+        reader = SegmentReader(self.run.repository.objects)
         if not is_overwritten(info.config):
             now = await describe_stream(self.js, self.name)
             segments = await in_thread(writer.finish)
             if now.deleted is None and now.state.deleted:
-                return _Complete(segments, then)
+                return Stored(ArchiveFormat.MESSAGES, then, segments=segments)
             gone = gone_at(now, segments, then.last_seq)
             try:
                 cut = partial(writer.without, segments, gone, first=now.state.first_seq)
-                return _Complete(await in_thread(cut), then)
+                return Stored(ArchiveFormat.MESSAGES, then, segments=await in_thread(cut))
             except KeyUnavailable:  # messages deleted since they were read stay
-                return _Complete(segments, then)
+                return Stored(ArchiveFormat.MESSAGES, then, segments=segments)
         try:
             caught = await self._reading.read_on(info, then.last_seq, writer.add)
         except NatsPermissionDenied as error:
             return await self._denied(writer, then, error)
         segments = await in_thread(writer.finish)
         segments = await cut_down(writer, segments, caught, reader, after=then.last_seq)
-        return _Complete(segments, caught.info.state, _about_missing(caught), caught.info.config)
+        state, config, warnings = caught.info.state, caught.info.config, _about_missing(caught)
+        return Stored(ArchiveFormat.MESSAGES, state, config=config, segments=segments, warnings=warnings)
 
-    async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> _Complete:
+    async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> Stored:
         """Handle missing permission to read on: another snapshot may be made at a moment without writes."""
         if self._denials < _DENIALS:
             self._denials += 1
@@ -565,7 +512,8 @@ class StreamCapture:
             "messages that were overwritten while it was read are missing, because the user may not read on: "
             f"{error.message}"
         )
-        return _Complete(await in_thread(writer.finish), then, (note,))
+        segments = await in_thread(writer.finish)
+        return Stored(ArchiveFormat.MESSAGES, then, segments=segments, warnings=(note,))
 
     async def without_snapshot(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError) -> Stored:
         """Capture a stream of which no snapshot can be made, or decoded."""
@@ -576,17 +524,16 @@ class StreamCapture:
         return await self.opaque(info, limits, why, unsupported.message)
 
     async def messages(self, info: StreamInfo, why: str) -> Stored:
-        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        self.run.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = self.new_writer(await self.reusable())
         seen = Seen(writer)
-        messages = await self._reading.messages(info, seen.add)
+        messages = await read_into(self.js, info, seen.add, self.advance)
         whole = await self._complete(writer, info, info.state, messages)
         note = "read message by message: this server cannot make snapshots of streams kept in memory"
-        stored = Stored(
-            ArchiveFormat.MESSAGES,
-            whole.state,
-            Reading(ReadAs.MESSAGES, why),
-            whole.config or info.config,
+        stored = replace(
+            whole,
+            read=Reading(ReadAs.MESSAGES, why),
+            config=whole.config or info.config,
             segments=tuple(whole.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,
@@ -597,10 +544,10 @@ class StreamCapture:
         return await self._without_undelivered(stored, now, seen, info.state.last_seq)
 
     async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
-        self.progress.start(self.name, info.state.bytes, 0)
-        writer = OpaqueWriter(self.objects, self.folder)
+        self.run.progress.start(self.name, info.state.bytes, 0)
+        writer = OpaqueWriter(self.run.repository.objects, self.folder)
         capture = await capture_opaque(
-            self.js, self.name, writer.feed, consumers=self.options.consumers, limits=limits, advance=self.advance
+            self.js, self.name, writer.feed, consumers=self.run.options.consumers, limits=limits, advance=self.advance
         )
         pieces = await in_thread(writer.finish)
         note = f"stored in the server's format, not decoded and not verified: {unsupported}"
@@ -617,7 +564,7 @@ class StreamCapture:
 
 async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
     """Capture the whole stream; `why` is the reason for that. What is damaged is salvaged, if so asked."""
-    attempts = SnapshotAttempts(capture.js, capture.name, capture.options.limits)
+    attempts = SnapshotAttempts(capture.js, capture.name, capture.run.options.limits)
     damage: list[JsBackupError] = []
 
     async def snapshot(limits: CaptureLimits) -> Stored:
@@ -632,7 +579,7 @@ async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
         stored = await attempts.run(snapshot, partial(capture.without_snapshot, why))
         return await capture.with_vanished(stored, suspected=bool(damage))
     except JsBackupError as error:
-        if capture.options.salvage and is_salvageable(error):
+        if capture.run.options.salvage and is_salvageable(error):
             return await salvage(capture, f"its snapshot fails: {error.message}")
         raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
 
@@ -688,9 +635,10 @@ async def back_up_stream(
         lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
         warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
         if options.config_only:
-            known = [_config_only(consumer) for consumer in known]
+            known = [KnownConsumer(replace(one.consumer, state=None), Fidelity.CONFIG_ONLY) for one in known]
         if stored.archive_format is ArchiveFormat.OPAQUE:
-            known = [_beside_opaque(consumer) for consumer in known]
+            inside = "its state is inside the snapshot, which was stored undecoded"
+            known = [replace(one, reason=inside) if one.reason else one for one in known]
     totals = total_of(stored.segments)
     config = stored_config(info.config if stored.config is None else stored.config)
     stream = StreamBackup(
@@ -712,13 +660,3 @@ async def back_up_stream(
     )
     incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
     return StoredStream(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
-
-
-def _config_only(known: KnownConsumer) -> KnownConsumer:
-    return KnownConsumer(replace(known.consumer, state=None), Fidelity.CONFIG_ONLY)
-
-
-def _beside_opaque(known: KnownConsumer) -> KnownConsumer:
-    return (
-        replace(known, reason="its state is inside the snapshot, which was stored undecoded") if known.reason else known
-    )

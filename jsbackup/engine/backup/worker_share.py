@@ -39,10 +39,10 @@ from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.increment import Incremental, PresentSequences, SequenceSpan, only_in_snapshots
 from jsbackup.engine.read.whole_stream import describe_stream
-from jsbackup.engine.restore.execution import Execution, Unproved
+from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun
 from jsbackup.engine.restore.send_archive import StoredSupply, Supply
-from jsbackup.engine.restore.stream_restore import StartingPoint
+from jsbackup.engine.restore.stream_restore import StartingPoint, Usable
 from jsbackup.errors import NatsTimeout, TransferError
 from jsbackup.failure import Failure
 from jsbackup.model import StreamState
@@ -165,7 +165,7 @@ class _Repeated(Execution):
         await asyncio.sleep(_GIVEN_UP_SECONDS)
         return await super().all(plan)
 
-    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Unproved:
+    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Usable:
         if action.replaces:
             raise TransferError(
                 f"the process that was to replace stream {action.name} was lost",
@@ -337,11 +337,7 @@ def _reusable(run: BackupRun, folder: str, span: SequenceSpan, receipts: Receipt
 
 
 def _folder(run: BackupRun, source: Source, info: StreamInfo) -> str:
-    return run.repository.objects.sealing.folder(info.name, _incarnation(source, info))
-
-
-def _incarnation(source: Source, info: StreamInfo) -> str:
-    return source.incarnation(info.name, info.created)
+    return run.repository.objects.sealing.folder(info.name, source.incarnation(info.name, info.created))
 
 
 # --- all ranges together ---
@@ -379,7 +375,7 @@ def _base(source: Source, info: StreamInfo, refs: tuple[SegmentRef, ...]) -> Str
     totals = total_of(refs)
     return StreamBackup(
         name=info.name,
-        incarnation=_incarnation(source, info),
+        incarnation=source.incarnation(info.name, info.created),
         config=info.config,
         created=info.created,
         state=info.state,

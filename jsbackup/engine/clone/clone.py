@@ -16,31 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup.backup import choose_streams
-from jsbackup.engine.clone.live import LiveSupply
-from jsbackup.engine.clone.live_source import Replan
-from jsbackup.engine.clone.stream_clone import LiveSent
+from jsbackup.engine.clone.live import Ends, LiveSupply
 from jsbackup.engine.link.concurrency import gather_some, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.link.source import describe_source, jetstream_place
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.mirrors import order_of, reach_of
-from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
-from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out
 from jsbackup.engine.restore.restore import Preview, RestoreReport, preview_plan
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun
 from jsbackup.engine.restore.sampling import refuse_absent, sample_live
-from jsbackup.engine.restore.send_archive import Delivery, Sent, Supply
+from jsbackup.engine.restore.send_archive import Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, try_configs
 from jsbackup.errors import FormatError, NatsError
@@ -51,7 +47,7 @@ from jsbackup.planning.configs.overrides import trims
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts, SourceFacts, sources_of
 from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.planning.interrupted.staged import replaced_by
-from jsbackup.planning.model import Action, IfExists, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
@@ -70,61 +66,11 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
-from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.times import format_time
 from jsbackup.transforms.batches import SEQUENCE
-from jsbackup.transforms.copied_from import Mend
-from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, last_positions, source_key
 
 __all__ = ["note_ends", "preview_clone", "run_clone"]
-
-
-class Ends:
-    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned.
-
-    `matched` are the messages of all of them that met conditions of filters (`ReshapeTally`).
-    """
-
-    def __init__(self, growing: Collection[str]) -> None:
-        self._growing = growing
-        self._last: dict[str, int] = {}
-        self.matched: Counter[str] = Counter()
-
-    def note(self, sent: Sent) -> None:
-        self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
-        self.matched += sent.matched if isinstance(sent, LiveSent) else Counter()
-
-    def bound(self, action: Action) -> Action:
-        """Return the action, with marks limited to what was sent of its origins."""
-        entry = action.entry
-        if entry.name not in self._growing:
-            return action
-        sources = sources_of(entry.config)
-        known = [mark.mend for mark in action.reshape.marks] or [Mend()] * len(sources)
-        mends = {
-            source_key(source): replace(mend, most=self._last[source["name"]])
-            for source, mend in zip(sources, known, strict=True)
-            if not is_external(source) and source["name"] in self._last
-        }
-        return replace(action, reshape=action.reshape.of_copy(entry.config, mends)) if mends else action
-
-
-class OrderedSupply(LiveSupply):
-    """Streams of a server whose ends are noted for the copies that are cloned later."""
-
-    def __init__(
-        self, ends: Ends, js: JetStream, replan: Replan, limits: CaptureLimits, *, secret: bytes = b""
-    ) -> None:
-        super().__init__(js, replan, limits, secret)
-        self.ends = ends
-
-    async def send(self, delivery: Delivery) -> Sent:
-        sent = await super().send(replace(delivery, action=self.ends.bound(delivery.action)))
-        self.ends.note(sent)
-        return sent
-
-    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
-        return await super().prove(js, self.ends.bound(action), sent, advance=advance)
 
 
 _AT_ONCE = 64
@@ -294,7 +240,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     @asynccontextmanager
     async def live() -> AsyncIterator[Supply]:
         async with connect_jetstream(source) as js:
-            yield OrderedSupply(ends, js, replan, limits, secret=settings.mask_secret)
+            yield LiveSupply(js, replan, limits, settings.mask_secret, ends=ends)
 
     run.progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     run = replace(run, settings=settings)

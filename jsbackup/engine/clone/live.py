@@ -15,7 +15,7 @@ acknowledged so many. Messages that only the source has must be excused by the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Collection, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -24,26 +24,29 @@ import pyarrow as pa
 from jsbackup.config import Connection
 from jsbackup.engine.clone.live_source import CloneSource, Replan, look_for_newest
 from jsbackup.engine.clone.stream_clone import Ledger, LiveSent, Passage, Read, Run, RunDigests
-from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream, connect_jetstream
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
 from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
-from jsbackup.engine.read.whole_stream import REPEATABLE, SnapshotAttempts
+from jsbackup.engine.read.whole_stream import REPEATABLE, SnapshotAttempts, describe_stream
 from jsbackup.engine.restore.compare import Missing, Taken
 from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, server_clock, taken_by
 from jsbackup.engine.restore.send_archive import PAUSE_SECONDS, Delivery, Sent, Supply, did_not_begin
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied, PlanRefused, TargetConflict, UnsupportedError
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.planning.copies.copy_facts import sources_of
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_are, format_count
 from jsbackup.repository.manifest import ArchiveFormat
 from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.transforms.copied_from import Mend
+from jsbackup.transforms.copy_positions import is_external, source_key
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import Cause
 
-__all__ = ["CopyVerdict", "LiveSupply", "judge"]
+__all__ = ["CopyVerdict", "Ends", "LiveSupply", "judge"]
 
 _SHOWN = 5
 
@@ -90,7 +93,7 @@ async def prove_copy(
         taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
         excused = excuses(action.config, taken, now_ns)
         target = CloneSource(js, name, source.replan)
-        there, here = await _looked_at(source), await _looked_at(target)
+        there, here = await describe_stream(source.js, source.name), await describe_stream(js, name)
         for run in differing:
             # The source first: messages that both expire are then missing in the target rather than in the source.
             theirs = await _rows(source, there, run, numbers)
@@ -164,13 +167,6 @@ def _digest(rows: Rows) -> StreamDigest:
     return digest_rows(encode_rows(rows_as_batch([rows[sequence] for sequence in sorted(rows)])))
 
 
-async def _looked_at(source: CloneSource) -> StreamInfo:
-    info = await source.js.stream(source.name)
-    if 0 < info.state.deleted <= MAX_DELETED:
-        return await source.js.stream(source.name, deleted_details=True)
-    return info
-
-
 async def _rows(source: CloneSource, info: StreamInfo, run: Run, numbers: RisingSequences | None) -> Rows:
     first, last = run.first_seq, run.last_seq
     if numbers is not None:
@@ -197,10 +193,40 @@ def _rows_of(batch: pa.RecordBatch) -> Rows:
 _NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
 
 
+class Ends:
+    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned.
+
+    `matched` are the messages of all of them that met conditions of filters (`ReshapeTally`).
+    """
+
+    def __init__(self, growing: Collection[str]) -> None:
+        self._growing = growing
+        self._last: dict[str, int] = {}
+        self.matched: Counter[str] = Counter()
+
+    def note(self, sent: LiveSent) -> None:
+        self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
+        self.matched += sent.matched
+
+    def bound(self, action: Action) -> Action:
+        """Return the action, with marks limited to what was sent of its origins."""
+        entry = action.entry
+        if entry.name not in self._growing:
+            return action
+        sources = sources_of(entry.config)
+        known = [mark.mend for mark in action.reshape.marks] or [Mend()] * len(sources)
+        mends = {
+            source_key(source): replace(mend, most=self._last[source["name"]])
+            for source, mend in zip(sources, known, strict=True)
+            if not is_external(source) and source["name"] in self._last
+        }
+        return replace(action, reshape=action.reshape.of_copy(entry.config, mends)) if mends else action
+
+
 class LiveSupply:
     """Streams of the server behind `js`; or only one, `staged`, a proved copy at the target that is already reshaped.
 
-    `secret` is the key for hashing values.
+    `secret` is the key for hashing values. What was sent is noted in `ends`, for the copies that are cloned later.
     """
 
     def __init__(
@@ -210,12 +236,14 @@ class LiveSupply:
         limits: CaptureLimits,
         secret: bytes = b"",
         *,
+        ends: Ends | None = None,
         staged: CloneSource | None = None,
     ) -> None:
         self._js = js
         self._replan = replan
         self._limits = limits
         self._secret = secret
+        self._ends = ends
         self._staged = staged
 
     @property
@@ -253,6 +281,13 @@ class LiveSupply:
 
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. Begins again if the source fails."""
+        if self._ends is None:
+            return await self._send(delivery)
+        sent = await self._send(replace(delivery, action=self._ends.bound(delivery.action)))
+        self._ends.note(sent)
+        return sent
+
+    async def _send(self, delivery: Delivery) -> LiveSent:
         attempts = SnapshotAttempts(self._js, delivery.action.name, self._limits)
         by_messages = delivery.action.entry.archive_format is ArchiveFormat.MESSAGES and self._staged is None
         read: Read = Passage.read_messages if by_messages else Passage.read_snapshot
@@ -292,6 +327,7 @@ class LiveSupply:
 
     async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
         assert isinstance(sent, LiveSent)
+        action = action if self._ends is None else self._ends.bound(action)
         return await prove_copy(
             js,
             sent.source,

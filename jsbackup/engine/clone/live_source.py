@@ -26,6 +26,7 @@ from jsbackup.engine.read.consume import read_messages
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import Fidelity, StreamState
 from jsbackup.planning.model import PlannedConsumer, RestorePlan, SendAs
+from jsbackup.progress import ignored
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.transforms.batches import SEQUENCE, with_column
 from jsbackup.transforms.consumer_state import clamp_state
@@ -39,10 +40,6 @@ __all__ = ["CloneSource", "Replan", "look_for_newest"]
 
 _ANY_SIZE = 1 << 62
 _SIZE_HEADER = "nats-msg-size"  # added by servers where a consumer gets no payloads
-
-
-def _unheeded(_bytes: int, _messages: int) -> None:
-    """Ignore progress: messages are counted when they are sent."""
 
 
 class LiveNewest:
@@ -82,7 +79,7 @@ async def look_for_newest(js: JetStream, stream: str, reshape: Reshape) -> LiveN
     keeping = replace(reshape.keeping, newest=None)
     finder = NewestFinder(reshape.newest, most_bytes=_ANY_SIZE)
     info = await js.stream(stream, deleted_details=True)
-    async for batch in read_messages(js, info, _unheeded, only=_only(keeping)):
+    async for batch in read_messages(js, info, ignored, only=_only(keeping)):
         for kept in keeping.apply([batch], stream=stream):
             await in_thread(finder.add, rows_of_subjects(kept, reshape.newest))
     return LiveNewest(finder, keeping, info.state.last_seq)

@@ -39,7 +39,7 @@ from jsbackup import compute as pc
 from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.link.bounded_queues import Relay
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import Row, rows_as_batch
+from jsbackup.engine.read.consume import Row, read_into, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque
@@ -58,6 +58,7 @@ from jsbackup.planning.reshaping import about_markers
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
 from jsbackup.planning.selection.missed import against_missed
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
@@ -354,10 +355,10 @@ class Passage:
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         if not self._began.done():
             await reading
-        delivery, transfer = self.delivery, self.delivery.transfer
+        delivery = self.delivery
         self.sender = delivery.sender(self._began.result())
         archive = self._archive_as_it_comes if self._action.wire is SendAs.OPAQUE else self._archive
-        await deliver_once(delivery.js, transfer.connection, self.sender, archive, limits=transfer.limits)
+        await deliver_once(delivery.js, delivery.connection, self.sender, archive, limits=delivery.limits)
 
     async def _read(self, read: Read) -> CloneOutcome:
         try:
@@ -391,7 +392,7 @@ class Passage:
         """Read the stream message by message."""
         info = await self._look()
         self._began.set_result(info.state)
-        messages = await self._reading.messages(info, self.add)
+        messages = await read_into(self.source.js, info, self.add, ignored)
         return await self._read_on(info, info.state, messages)
 
     async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> CloneOutcome:

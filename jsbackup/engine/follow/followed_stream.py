@@ -30,10 +30,10 @@ Consumers: an increment has no snapshot, so the API reports less about them (`re
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
@@ -45,7 +45,7 @@ from jsbackup.engine.read.consume import owner_of
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import AT_REST, Increment, PresentSequences, intact_segments, plan_increment
 from jsbackup.engine.read.join import read_increment
-from jsbackup.engine.read.whole_stream import StreamReader, describe_stream
+from jsbackup.engine.read.whole_stream import describe_stream
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -190,17 +190,6 @@ _log = logging.getLogger(__name__)
 _YOUNG_SECONDS = 2.0
 
 
-def left_readers(consumers: Iterable[ConsumerInfo], owner: str) -> list[str]:
-    """Return the names of `consumers` that belong to `owner` and are left over."""
-    return [
-        info.name
-        for info in consumers
-        if owner_of(info.config) == owner
-        and not info.push_bound
-        and info.now_ns - info.created_ns > _YOUNG_SECONDS * 1e9
-    ]
-
-
 async def remove_left_readers(js: JetStream, stream: str, owner: str, consumers: Iterable[ConsumerInfo] | None) -> None:
     """Remove the left consumers of `owner`, a repository's id. They are requested if `consumers` is None.
 
@@ -209,9 +198,11 @@ async def remove_left_readers(js: JetStream, stream: str, owner: str, consumers:
     try:
         if consumers is None:
             consumers = (await js.consumers(stream)).entries.values()
-        for name in left_readers(consumers, owner):
-            await js.delete_consumer(stream, name)
-            _log.info("stream %s: removed consumer %s of a follow that was killed", stream, name)
+        for info in consumers:
+            young = info.now_ns - info.created_ns <= _YOUNG_SECONDS * 1e9
+            if owner_of(info.config) == owner and not (info.push_bound or young):
+                await js.delete_consumer(stream, info.name)
+                _log.info("stream %s: removed consumer %s of a follow that was killed", stream, info.name)
     except (NatsError, FormatError) as error:
         _log.debug("stream %s: %s", stream, error.message)
 
@@ -476,7 +467,7 @@ class Followed:
                         None,
                         writer=writer,
                         read=self._tail.read,
-                        read_on=partial(_reading_on, self._tail),
+                        read_on=lambda _info, _first, tail=self._tail: nullcontext(tail),  # type: ignore[misc]
                     )
                     now = joined.info
                     if now.deleted is not None or not now.state.deleted:
@@ -547,11 +538,6 @@ class Followed:
         self._behind_since_ns = None
         self._read_anew = True
         return result
-
-
-@asynccontextmanager
-async def _reading_on(tail: Tail, _info: StreamInfo, _first: int) -> AsyncIterator[StreamReader]:
-    yield tail
 
 
 def _ends(state: StreamState) -> tuple[int, ...]:

@@ -175,7 +175,7 @@ class FollowedStreams:
         async def read(followed: Followed, look: Look) -> StoredStream:
             if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
                 await asyncio.wait(copies)
-                look = await self._lookout.again(followed.name) or look
+                look = await self._lookout.describe(followed.name) or look
             async with gate:
                 result = await followed.read_on(look, receipts)
             return result.with_copied(reach_of(look.info, infos))
@@ -224,7 +224,7 @@ class FollowedStreams:
         if not lacks_stream(error):
             return False
         with suppress(NatsError):
-            return await self._lookout.again(name) is None
+            return await self._lookout.describe(name) is None
         return False
 
     async def leave(self, name: str) -> None:

@@ -148,10 +148,6 @@ class Lookout:
         self._answered = True
         return looks, sorted(failures, key=lambda failure: failure.name)
 
-    async def again(self, name: str) -> Look | None:
-        """Describe one of the streams again; None if it was deleted. Raises NatsError."""
-        return await self._describe(name)
-
     async def _forget_asked(self) -> None:
         for task in self._asking.values():
             task.cancel()
@@ -204,12 +200,12 @@ class Lookout:
         turn.callback(gate.release)
         timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, turn.close)
         try:
-            return await self._describe(name, listed)
+            return await self.describe(name, listed)
         finally:
             timer.cancel()
             turn.close()
 
-    async def _describe(self, name: str, listed: Look | None = None) -> Look | None:
+    async def describe(self, name: str, listed: Look | None = None) -> Look | None:
         """Describe one stream; None if it was deleted. What this look has `listed` is not asked for again, and is that
         of the moment when the list was asked for.
         """

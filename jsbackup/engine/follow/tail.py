@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -43,17 +42,6 @@ from jsbackup.protocol.info import StreamInfo
 __all__ = ["Backlog", "Tail"]
 
 
-class _Tail(Protocol):
-    """Who holds messages. `unread`: some of them are in no backup yet."""
-
-    @property
-    def unread(self) -> bool: ...
-
-    def forget_one(self) -> bool:
-        """Release the oldest messages that a backup has; False if there are none."""
-        ...
-
-
 class Backlog:
     """The memory of all tails: at most `limit_bytes`, and what the server has sent of each stream besides.
 
@@ -64,15 +52,15 @@ class Backlog:
         self.due = asyncio.Event()
         self._limit_bytes = limit_bytes
         self._due_bytes = due_bytes
-        self._tails: set[_Tail] = set()
+        self._tails: set[Tail] = set()
         self._changed = asyncio.Event()
         self.held_bytes = 0
         self._new_bytes = 0
 
-    def enter(self, tail: _Tail) -> None:
+    def enter(self, tail: Tail) -> None:
         self._tails.add(tail)
 
-    def leave(self, tail: _Tail) -> None:
+    def leave(self, tail: Tail) -> None:
         self._tails.discard(tail)
         self.changed()
 
@@ -91,7 +79,7 @@ class Backlog:
     def full(self) -> bool:
         return self.held_bytes > self._limit_bytes
 
-    async def room_for(self, tail: _Tail) -> None:
+    async def room_for(self, tail: Tail) -> None:
         """Wait until there is room for more, or until nothing of `tail` is unread."""
         while tail.unread and self.full:
             # More than is needed now: the next message does not have to look for room again.

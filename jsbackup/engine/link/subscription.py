@@ -21,7 +21,6 @@ import re
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
@@ -154,12 +153,6 @@ REPLY: Final = "publish with reply of"
 SUBSCRIBE: Final = "subscription to"
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    subject: str
-    answer: asyncio.Future[Message]
-
-
 class PendingReplies:
     """The requests and subscriptions of one connection to `where`. `gone` is done when it has ended."""
 
@@ -168,7 +161,7 @@ class PendingReplies:
         self._where = where
         self._inbox = ""
         self._inbox_id: int | None = None
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, tuple[str, asyncio.Future[Message]]] = {}  # subject and answer, by token
         self._tokens = itertools.count(1)
         self._subscriptions: dict[int, Subscription] = {}
         self._ending: Callable[[], NatsError] | None = None
@@ -183,7 +176,7 @@ class PendingReplies:
         """Yield the reply subject for one request to `subject`, and the future of its answer."""
         token = str(next(self._tokens))
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._requests[token] = _Request(subject, answer)
+        self._requests[token] = (subject, answer)
         try:
             yield f"{self._inbox}.{token}", answer
         finally:
@@ -201,8 +194,8 @@ class PendingReplies:
         """Deliver a message to the subscription with this id. Late messages are dropped."""
         if sid == self._inbox_id:
             request = self._requests.get(message.subject.rpartition(".")[2])
-            if request is not None and not request.answer.done():
-                request.answer.set_result(message)
+            if request is not None and not request[1].done():
+                request[1].set_result(message)
         elif (subscription := self._subscriptions.get(sid)) is not None:
             subscription.push(message)
 
@@ -224,10 +217,10 @@ class PendingReplies:
     def _refuse_publish(self, what: str, said: str) -> bool:
         """Fail the requests and subscriptions that published there; return whether there were any."""
         known = False
-        for token, request in self._requests.items():
-            subject = request.subject if what == PUBLISH else f"{self._inbox}.{token}"
-            if _is(subject, said) and not request.answer.done():
-                request.answer.set_exception(self._denial(what, subject))
+        for token, (asked, answer) in self._requests.items():
+            subject = asked if what == PUBLISH else f"{self._inbox}.{token}"
+            if _is(subject, said) and not answer.done():
+                answer.set_exception(self._denial(what, subject))
                 known = True
         for subscription in self._subscriptions.values():
             replies_here = what == REPLY and _is(subscription.subject, said)
@@ -271,9 +264,9 @@ class PendingReplies:
         if self._ending is not None:
             return
         self._ending = ending
-        for request in self._requests.values():
-            if not request.answer.done():
-                request.answer.set_exception(ending())
+        for _, answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(ending())
         for subscription in self._subscriptions.values():
             subscription.fail(ending)
         self.gone.set_result(None)

@@ -32,7 +32,7 @@ from enum import StrEnum
 
 from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import JsonObject, StreamState
+from jsbackup.model import StreamState
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import format_count
@@ -171,7 +171,8 @@ def plan_increment(
     if not kept:
         return Whole("every segment of the last backup has changed")
     anchor = kept[-1] if anchors else None
-    kept = _without_last(kept, max(_read_again(kept, present, cuts), anchors))
+    if again := max(_read_again(kept, present, cuts), anchors):
+        kept, _ = split_at(kept, kept[-again].first_seq)
     spans = tuple(_between(kept, present))
     read = sum(span.messages for span in spans)
     return Increment(
@@ -202,14 +203,11 @@ def signs_of_loss(previous: StreamBackup, info: StreamInfo) -> str:
         return f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup"
     missing = previous.captured.messages - (state.messages - (state.last_seq - last_stored))
     if missing > 0 and not any(
-        removes_messages(config) or _may_delete(config) for config in (info.config, previous.config)
+        removes_messages(config) or not (config.get("deny_delete") and config.get("deny_purge"))
+        for config in (info.config, previous.config)
     ):
         return f"it has {format_count(missing, 'message')} less than in the last backup, and nobody may delete any"
     return ""
-
-
-def _may_delete(config: JsonObject) -> bool:
-    return not (config.get("deny_delete") and config.get("deny_purge"))
 
 
 def has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
@@ -249,10 +247,6 @@ def intact_segments(segments: Sequence[SegmentRef], present: PresentSequences) -
     if isinstance(segments, SegmentList):
         return segments.select(verdict)
     return tuple(ref for ref in segments if _is_intact(ref, present))
-
-
-def _without_last(kept: Sequence[SegmentRef], count: int) -> Sequence[SegmentRef]:
-    return split_at(kept, kept[-count].first_seq)[0] if count else kept
 
 
 def _read_again(kept: Sequence[SegmentRef], present: PresentSequences, cuts: Cuts) -> int:

@@ -42,11 +42,11 @@ import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.engine.link.concurrency import in_thread
-from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_transfer import Advance, Capture, CaptureLimits, capture_snapshot
-from jsbackup.engine.read.whole_stream import REPORTED, Ranges, SnapshotAttempts, describe_stream, spans_of
+from jsbackup.engine.read.whole_stream import REPORTED, Ranges, SnapshotAttempts, Stored, describe_stream, spans_of
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -61,9 +61,10 @@ from jsbackup.formats.batch import BINARY_SUBJECT_SCHEMA, columns_from_batch
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequence_bitmap import GivenSequences
 from jsbackup.formats.sequences import SequenceSet, ranges_of
-from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, SegmentRef, total_of
+from jsbackup.readable import format_count
+from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, ReadAs, Reading, SegmentRef, total_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 
@@ -222,10 +223,9 @@ class AroundDamage:
 
     async def _without_dropped(self, wanted: SequenceRanges) -> SequenceRanges:
         """Ask for the stream, and do without what it calls deleted by now."""
-        info = await self._js.stream(self._info.name)
-        if not 0 < info.state.deleted <= MAX_DELETED:
+        info = await describe_stream(self._js, self._info.name)
+        if not info.deleted:
             return wanted
-        info = await self._js.stream(self._info.name, deleted_details=True)
         left, gone = wanted.without(SequenceSet(info.deleted or ()))
         self.unread += [(first, last, _DROPPED) for first, last in gone]
         return left
@@ -353,24 +353,10 @@ _STEP = 1 << 20  # sequences that are compared at once
 _MOST_SUBJECTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class SalvagedStream:
-    """What could be read. `flaws` are sentences about the server's store, `notes` about what was done instead."""
-
-    segments: Sequence[SegmentRef]
-    state: StreamState
-    config: JsonObject
-    archive_format: ArchiveFormat
-    archived: tuple[ArchivedConsumer, ...]
-    lost: Losses
-    flaws: tuple[str, ...]
-    notes: tuple[str, ...]
-    reused: int
-
-
 @dataclass
 class SalvageRun:
-    """The salvage of the stream `name`.
+    """The salvage of the stream `name`; `why` says what is wrong with it. `flaws` are sentences about the server's
+    store, `notes` about what was done instead.
 
     `new_writer` makes a writer that continues stored segments. `reusable` are such segments, `earlier` those of the
     last backup, `backup`.
@@ -378,6 +364,7 @@ class SalvageRun:
 
     js: JetStream
     name: str
+    why: str
     new_writer: Callable[[Sequence[SegmentRef]], SegmentWriter]
     reader: SegmentReader
     reusable: Sequence[SegmentRef]
@@ -390,7 +377,7 @@ class SalvageRun:
     flaws: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    async def run(self) -> SalvagedStream:
+    async def run(self) -> Stored:
         """Raises NatsError if the server does not answer, and StoreError."""
         info = await describe_stream(self.js, self.name)
         counts = await self._count_subjects(info)
@@ -415,17 +402,16 @@ class SalvageRun:
         elif lost and counts and _is_quiet(info, now):
             lost = Losses(lost.spans, self._lost_subjects(counts))
         archive_format = ArchiveFormat.MESSAGES if capture.end is None else ArchiveFormat(capture.end.format)
-        return SalvagedStream(
-            segments,
-            info.state,
-            info.config,
+        return Stored(
             archive_format,
-            tuple(capture.consumers),
-            lost,
-            tuple(self.flaws),
-            tuple(self.notes),
-            reused,
-        )
+            info.state,
+            Reading(ReadAs.MESSAGES, self.why),
+            info.config,
+            archived=tuple(capture.consumers),
+            segments=tuple(segments),
+            reused=reused,
+            warnings=(self.why, *self.flaws, *self.notes),
+        ).with_lost(lost)
 
     # --- the snapshot ---
 
@@ -533,7 +519,8 @@ class SalvageRun:
         if not found:
             return segments, lacking
         self.notes.append(
-            f"{_messages(len(found))} that the server cannot read any more were taken from the last backup"
+            f"{format_count(len(found), 'message')} that the server cannot read any more were taken from the last "
+            "backup"
         )
         left, _ = lacking.without(SequenceSet(found))
         return await self._filled(segments, self._counted(_each(batches))), left
@@ -610,7 +597,3 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
         else:
             found.append((first, last))
     return found
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"

@@ -64,13 +64,15 @@ from jsbackup.errors import (
 from jsbackup.formats.archive.archive import SealedBlock, late_deletions
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequences import SequenceSet, ranges_of
-from jsbackup.model import StreamState
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.planning.configs.features import V2_SINCE
 from jsbackup.progress import ignored
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Losses, LostSpan, SegmentRef
+from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, OpaqueRef, Reading, SegmentRef
+from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import overwritten
 
@@ -81,6 +83,7 @@ __all__ = [
     "CaughtUp",
     "Ranges",
     "SnapshotAttempts",
+    "Stored",
     "StreamReader",
     "StreamReading",
     "catch_up",
@@ -359,6 +362,37 @@ def gone_at(info: StreamInfo, refs: Sequence[SegmentRef], last: int) -> Sequence
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """The result of a capture. `config` and `state` are as reported; the state is advanced to what was proved.
+
+    `inventory` has the consumers that belong to the state, None if they are requested afterwards. `goes_back`: it gives
+    sequences again that the last backup has.
+    """
+
+    archive_format: ArchiveFormat
+    state: StreamState
+    read: Reading | None = None
+    config: JsonObject | None = None
+    inventory: Listing[ConsumerInfo] | None = None
+    archived: tuple[ArchivedConsumer, ...] = ()
+    segments: Sequence[SegmentRef] = ()
+    opaque: tuple[OpaqueRef, ...] = ()
+    reused: int = 0
+    stored_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    incomplete: bool = False  # something is missing; the warnings say what
+    lost: Losses = field(default_factory=Losses)
+    created: str = ""  # of the stream that was read (RFC 3339 as the server writes it)
+    goes_back: bool = False
+
+    def with_lost(self, lost: Losses) -> Stored:
+        """Return it without what the server has lost."""
+        if not lost:
+            return self
+        return replace(self, warnings=(*self.warnings, *describe_losses(lost)), incomplete=True, lost=lost)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamReading:
     """A reading of the stream `name`; `advance` gets the bytes and messages of each piece."""
 
@@ -395,10 +429,6 @@ class StreamReading:
         if capture.end.format == "v2":
             await self.check_count(capture.state, capture.messages)
         return capture
-
-    async def messages(self, info: StreamInfo, add: Callable[[pa.RecordBatch], None]) -> int:
-        """Read message by message up to the end in `info`; return the number. Raises as `read_into`."""
-        return await read_into(self.js, info, add, self.advance)
 
     async def read_on(self, info: StreamInfo, after: int, add: Callable[[pa.RecordBatch], None]) -> CaughtUp:
         """Read on after the sequence `after`, until nothing is missing.

@@ -326,13 +326,14 @@ async def _looked_at(
         return result
     waiting = [source for source in _statuses(info) if source.active_ns < 0]
     unseen = ""
-    arrived = _Arrived()
+    arrived: list[tuple[SourceKey, int]] = []
     if action.config.get("sources"):
         try:
             arrived = await _arrived(js, info, restored)
         except NatsPermissionDenied as error:
             unseen = error.message
-    twice = arrived.twice({start.key: start.sequence for start in action.starts})
+    starts = {start.key: start.sequence for start in action.starts}
+    twice = sum(1 for key, sequence in arrived if sequence <= (starts.get(key) or 0))
     new = max(info.state.last_seq - restored, 0)
     if twice:
         count = format_count(twice, "message")
@@ -385,19 +386,8 @@ async def _settled_copy(js: JetStream, name: str, there: set[str], deadline: flo
         await asyncio.sleep(_COPYING_PAUSE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """The marks of new messages, in order: key and sequence."""
-
-    marks: tuple[tuple[SourceKey, int], ...] = ()
-
-    def twice(self, starts: Mapping[SourceKey, int | None]) -> int:
-        """Return how many of them had been copied before."""
-        return sum(1 for key, sequence in self.marks if sequence <= (starts.get(key) or 0))
-
-
-async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> _Arrived:
-    """Return the marks of the first new messages. Raises NatsError."""
+async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> list[tuple[SourceKey, int]]:
+    """Return the marks of the first new messages, in order: key and sequence. Raises NatsError."""
     marks: list[tuple[SourceKey, int]] = []
     at, last = restored + 1, min(info.state.last_seq, restored + _MOST)
     while at <= last:
@@ -406,7 +396,7 @@ async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> _Arrived:
             if message is not None and message.headers and (mark := mark_of(message.headers)):
                 marks.append(mark[:2])
         at = stop
-    return _Arrived(tuple(marks))
+    return marks
 
 
 async def _left_copies(

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jsbackup.engine.link.concurrency import run_workers
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
@@ -38,24 +38,11 @@ from jsbackup.planning.selection.masking import are_for
 from jsbackup.readable import count_are, in_short
 from jsbackup.shell import quoted_command
 
-__all__ = ["Execution", "Unproved", "bytes_to_move"]
+__all__ = ["Execution", "bytes_to_move"]
 
 _log = logging.getLogger(__name__)
 
 _NAMED = 100  # streams in a warning; nothing else names them
-
-
-@dataclass(frozen=True, slots=True)
-class Unproved:
-    """A stream whose proof waits. `removed` are notes; `seconds` is how long it was worked on so far."""
-
-    usable: Usable
-    removed: tuple[str, ...]
-    seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.usable.action.name
 
 
 class Execution:
@@ -74,7 +61,7 @@ class Execution:
         self._failures: list[Failure] = []
         self._sending = 0
         self._masked: set[str] = set()  # the streams begun so far that masks are for
-        self._waiting: deque[Unproved] = deque()
+        self._waiting: deque[Usable] = deque()
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         """Restore all streams, stage by stage; a failed stream does not stop the others."""
@@ -96,7 +83,8 @@ class Execution:
 
     def _after_masks(self, stage: Sequence[Action]) -> Sequence[Action]:
         """Return the streams to begin: none if masks were refused, which the others then fail with."""
-        refused = next((one for one in self._failures if one.name in self._masked and _is_refusal(one)), None)
+        failed = (one for one in self._failures if one.name in self._masked)
+        refused = next((one for one in failed if isinstance(one.error, PlanRefused)), None)
         if refused is None:
             self._masked |= {action.name for action in stage if _is_masked(action)}
             return stage
@@ -120,7 +108,7 @@ class Execution:
 
     async def _stage(self, waiting: list[Action], *, last: bool) -> None:
         """Restore the streams of one stage, from the end; in the last one, then prove those of all stages that wait."""
-        proofs: deque[Unproved] = self._waiting if last else deque()
+        proofs: deque[Usable] = self._waiting if last else deque()
 
         async def do_next(ends: tuple[JetStream, Supply]) -> bool:
             js, supply = ends
@@ -140,7 +128,7 @@ class Execution:
         if unreachable is not None:
             self._failures += [Failure(action.name, unreachable) for action in waiting]
             for one in proofs:
-                self._fail(one.usable.action, unreachable)
+                self._fail(one.action, unreachable)
 
     async def _send(self, js: JetStream, supply: Supply, waiting: list[Action]) -> bool:
         """Restore the next stream, and prove it unless that can wait. Returns whether nothing failed."""
@@ -150,8 +138,8 @@ class Execution:
         try:
             done = await self._begin(js, supply, action)
             seconds = time.monotonic() - began
-            if isinstance(done, Unproved):
-                self._waiting.append(replace(done, usable=done.usable.waiting(), seconds=seconds))
+            if isinstance(done, Usable):
+                self._waiting.append(replace(done.waiting(), seconds=seconds))
                 self._run.progress.pause(action.name)
             else:
                 self._results.append(replace(done, seconds=seconds))
@@ -169,17 +157,17 @@ class Execution:
                 self._run.progress.finish(action.name)
         return True
 
-    async def _prove(self, js: JetStream, supply: Supply, one: Unproved) -> bool:
+    async def _prove(self, js: JetStream, supply: Supply, one: Usable) -> bool:
         """Prove a stream that was sent before. Returns whether nothing failed."""
         began = time.monotonic()
         try:
-            proved = await self._streams.prove(js, supply, one.usable)
-            proved = await self._tidy(js, one.usable.action, proved, one.removed)
+            proved = await self._streams.prove(js, supply, one)
+            proved = await self._tidy(js, one.action, proved, one.removed)
             self._results.append(replace(proved, seconds=one.seconds + time.monotonic() - began))
         except JsBackupError as error:
-            return self._failed(one.usable.action, error)
+            return self._failed(one.action, error)
         finally:
-            self._run.progress.finish(one.name)
+            self._run.progress.finish(one.action.name)
         return True
 
     def _failed(self, action: Action, error: JsBackupError) -> bool:
@@ -228,7 +216,7 @@ class Execution:
         async with connect_jetstream(self._run.connection) as js:
             yield js
 
-    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Unproved:
+    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Usable:
         """Restore a stream, and prove it unless that can wait."""
         await refuse_others(js, action.name, action.copies)
         removed = await remove_leftover(js, supply, action) if action.leftover else ()
@@ -243,9 +231,9 @@ class Execution:
 
     async def _end(
         self, js: JetStream, supply: Supply, usable: Usable, removed: tuple[str, ...]
-    ) -> RestoredStream | Unproved:
+    ) -> RestoredStream | Usable:
         if supply.proves_later and usable.can_wait:
-            return Unproved(usable, removed)
+            return replace(usable, removed=removed)
         return await self._tidy(js, usable.action, await self._streams.prove(js, supply, usable), removed)
 
     async def _tidy(
@@ -267,10 +255,6 @@ def _masked_first(stage: Sequence[Action]) -> tuple[list[Action], list[Action]]:
 
 def _is_masked(action: Action) -> bool:
     return are_for(action.reshape.masks.masks, action.entry.config)
-
-
-def _is_refusal(failure: Failure) -> bool:
-    return isinstance(failure.error, PlanRefused)
 
 
 def bytes_to_move(action: Action, settings: RestoreSettings) -> int:

@@ -222,16 +222,6 @@ async def begin_restore(
         return await _look_and_plan(run, repository, js, manifest, saved=saved)
 
 
-@with_own_threads
-async def continue_restore(
-    run: RestoreRun, repository: Repository, manifest: Manifest, prospect: Prospect
-) -> RestoreReport:
-    """Check and execute a restore that was begun a moment ago. Raises as `run_restore`."""
-    async with connect_jetstream(run.connection) as js, advisories(js.link):
-        prepared = await refuse_part(js, prospect, await in_thread(make_sure, manifest, prospect, run.settings))
-        return await carry_out_restore(run, repository, js, prepared)
-
-
 async def _look_and_plan(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None
 ) -> Prospect:

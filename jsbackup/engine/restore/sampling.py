@@ -181,7 +181,8 @@ async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, op
     Raises NatsError.
     """
     reshape, refusals = options.reshape, list(plan.refusals)
-    filled = [entry for entry in manifest.streams if entry.captured.messages and _is_planned(plan, entry.name)]
+    planned = {action.entry.name for action in plan.actions}
+    filled = [entry for entry in manifest.streams if entry.captured.messages and entry.name in planned]
     if reshape.filters.subject and not options.allow_nothing:
         for entry, found in zip(filled, await _of_all(filled, reshape.filters.subject, js), strict=True):
             if not found:
@@ -247,10 +248,6 @@ async def _of_all(entries: Sequence[StreamBackup], patterns: Sequence[str], js: 
         return False
 
     return await gather_some(_AT_ONCE, holds, entries)
-
-
-def _is_planned(plan: RestorePlan, stream: str) -> bool:
-    return any(action.entry.name == stream for action in plan.actions)
 
 
 def _is_aimless(plan: RestorePlan) -> bool:

@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -85,7 +85,6 @@ from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
-from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
@@ -100,7 +99,6 @@ __all__ = [
     "Sent",
     "StoredSupply",
     "Supply",
-    "Transfer",
     "TransmitLimits",
     "deliver_once",
     "did_not_begin",
@@ -532,27 +530,20 @@ def _is_name_taken(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """How a stream is sent. `window_bytes` may be unacknowledged."""
-
-    connection: Connection
-    window_bytes: int = LEAST_WINDOW_BYTES
-    limits: TransmitLimits = field(default_factory=TransmitLimits)
-
-
-@dataclass(frozen=True, slots=True)
 class Delivery:
-    """One stream to send over `js`, to be created with `config`.
+    """One stream to send over `js`, to be created with `config`. `window_bytes` may be unacknowledged.
 
     `start` gets bytes and messages each time sending begins; `advance` those of each piece that was sent.
     """
 
     js: JetStream
-    transfer: Transfer
+    connection: Connection
     action: Action
     config: JsonObject
     start: Callable[[int, int], None]
     advance: Advance
+    window_bytes: int
+    limits: TransmitLimits
 
     def sender(self, state: StreamState) -> RestoreSender:
         """Return a sender for one attempt at a stream with this state."""
@@ -560,7 +551,7 @@ class Delivery:
             self.config,
             state,
             max_chunk=chunk_limit(self.js.link.max_payload_bytes),
-            window_size=self.transfer.window_bytes,
+            window_size=self.window_bytes,
         )
 
 
@@ -673,10 +664,10 @@ class StoredSupply:
 
         await deliver(
             delivery.js,
-            delivery.transfer.connection,
+            delivery.connection,
             lambda: delivery.sender(state_to_restore(entry)),
             archive,
-            limits=delivery.transfer.limits,
+            limits=delivery.limits,
         )
         return self._sent(action, consumers)
 

@@ -21,7 +21,7 @@ from jsbackup.engine.restore.after_restore import Settled, configure, creatable,
 from jsbackup.engine.restore.proof import Proof, ProofLevel
 from jsbackup.engine.restore.remove_unfinished import make_way, refuse_beside, remove_stream
 from jsbackup.engine.restore.run import RestoredConsumer, RestoredStream, RestoreRun
-from jsbackup.engine.restore.send_archive import Delivery, Sent, Supply, Transfer, TransmitLimits
+from jsbackup.engine.restore.send_archive import Delivery, Sent, Supply, TransmitLimits
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
 from jsbackup.model import Fidelity
 from jsbackup.planning.archive_choice import lifted, lifted_fields, until_consumers
@@ -84,13 +84,17 @@ class StartingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """A stream that is complete and can be used, but is not proved. `amiss` are problems so far."""
+    """A stream that is complete and can be used, but is not proved. `amiss` are problems so far, `removed` are notes on
+    what was removed before; `seconds` is how long it was worked on so far.
+    """
 
     action: Action
     sent: Sent
     settled: Settled
     amiss: tuple[str, ...]
     usable_ns: int
+    removed: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     @property
     def can_wait(self) -> bool:
@@ -206,11 +210,13 @@ class StreamRestore:
         marked = self._marked(action)
         delivery = Delivery(
             js,
-            Transfer(self._run.connection, await self._window_bytes(js, action), self._limits(js, action)),
+            self._run.connection,
             action,
             with_marker(supply.on_the_way(lifted(action)), self._start.label) if marked else action.config,
             lambda byte_count, messages: self._run.progress.start(action.name, factor * byte_count, messages),
             lambda *moved: self._run.progress.advance(action.name, *moved),
+            await self._window_bytes(js, action),
+            self._limits(js, action),
         )
         sent = await supply.send(delivery)
         # From here on the stream is complete and active, publishers may write to it: whatever the proof says, it stays.

@@ -22,10 +22,11 @@ def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
     (stream,) = made.streams
     stream = replace(stream, state=replace(stream.state, first_ns=2**62))
     results = [StoredStream(stream)]
-    lost = find_vanished(repository, made, results, {}, restores=restores)
-    assert (lost.note, lost.gone, [one.incomplete for one in lost.results]) == ("", (), [False])
+    kept, gone, note = find_vanished(repository, made, results, {}, restores=restores)
+    assert (note, gone, [one.incomplete for one in kept]) == ("", (), [False])
 
     nothing = Captured(0, 0, 0, 0, "2026-11-21T01:45:00Z", "2026-11-21T01:45:00Z")
     empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
-    lost = find_vanished(repository, empty, [StoredStream(one) for one in empty.streams], {}, restores=restores)
-    assert "nothing is left" in lost.note and "has none now" in lost.results[0].stream.warnings[0]
+    emptied = [StoredStream(one) for one in empty.streams]
+    marked, _, note = find_vanished(repository, empty, emptied, {}, restores=restores)
+    assert "nothing is left" in note and "has none now" in marked[0].stream.warnings[0]
