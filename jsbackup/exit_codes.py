@@ -12,7 +12,7 @@ What ends in several parts (streams, backups, profiles, checks) has one code all
 Where 14 is decided: `IntegrityError` and its kinds have it, wherever they end a command. Commands that find damage and
 go on say so by `damage` (`verify`, `show`, `unlock`, `forget`, `copy`; `backup`, `follow` and
 `import`, if a reader's key file is lost) or `unreadable` (`list`, `forget`, `history`). It comes first
-(`DAMAGE`) for a drill (`engine/check/drill_run.py`), for several accounts (`engine/accounts/backups.py`) and for
+(`DAMAGE`) for a drill (`engine/check/drill.py`), for several accounts (`engine/accounts/backups.py`) and for
 several profiles (`cli/profiles/runs.py`). A plan that lacks an object is refused with it
 (`planning/rules.py`).
 """

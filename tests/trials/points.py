@@ -148,7 +148,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_killed_replace.py::test_an_old_backup_of_a_copy_does_not_restore_it",
     ),
     21: (
-        "engine/read/test_downstream.py::test_every_stream_comes_once_and_behind_all_that_it_waits_for",
+        "engine/read/test_mirrors.py::test_every_stream_comes_once_and_behind_all_that_it_waits_for",
         "test_copies.py::backed_up_while_publishers_are_at_work",
         "test_copies.py::followed_while_publishers_are_at_work",
         "test_copies.py::cloned_while_publishers_are_at_work",

@@ -34,7 +34,6 @@ from jsbackup.engine.accounts.backups import (
     earlier_backups,
     with_streams,
 )
-from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.logins import AccountChoice, LoginPurpose, choose_accounts, refuse_missing
 from jsbackup.engine.accounts.restores import (
     AccountPart,
@@ -50,6 +49,7 @@ from jsbackup.engine.accounts.restores import (
     preview_accounts,
     restore_accounts,
 )
+from jsbackup.engine.accounts.system_view import FoundAccount
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, UsageError

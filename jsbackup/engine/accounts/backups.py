@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.logins import AccountLogin, AccountsChosen, streams_of
+from jsbackup.engine.accounts.system_view import FoundAccount
 from jsbackup.engine.backup.backup import BackupReport, run_backup
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.source import KnownAccount

@@ -42,7 +42,7 @@ from jsbackup.config.accounts import (
     with_options,
 )
 from jsbackup.config.secrets import expand_path, is_reference, resolve_reference
-from jsbackup.engine.accounts.found import AccountSurvey, FoundAccount, system_view
+from jsbackup.engine.accounts.system_view import AccountSurvey, FoundAccount, system_view
 from jsbackup.engine.link.connection import new_user_seed, public_key, sign
 from jsbackup.engine.restore.run import Complete
 from jsbackup.errors import UsageError

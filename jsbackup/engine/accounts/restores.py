@@ -20,7 +20,6 @@ logging in makes servers load them, and tell their names.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,25 +29,20 @@ from typing import Any, TypeVar
 
 from jsbackup.config import Connection, excludes_nothing, nearest
 from jsbackup.config.accounts import AccountClaims, is_account_key
-from jsbackup.engine.accounts.found import FoundAccount, SystemView, system_view
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, LoginSources, twin_names
+from jsbackup.engine.accounts.system_view import FoundAccount, SystemView, system_view
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
-from jsbackup.engine.link.jetstream import advisories, connect_jetstream
 from jsbackup.engine.link.link import Link
-from jsbackup.engine.link.source import KnownAccount, check_account, jetstream_place
+from jsbackup.engine.link.source import KnownAccount
 from jsbackup.engine.restore.restore import (
     Prepared,
     Preview,
     RestoreReport,
-    carry_out_restore,
-    prepare_restore,
-    preview_restore,
-    refuse_if_stale,
 )
-from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
+from jsbackup.engine.restore.run import Complete, RestoreSettings
+from jsbackup.engine.restore.runbook import RunbookPart
 from jsbackup.errors import Interrupted, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
@@ -423,17 +417,7 @@ class AllRestores:
 def preview_accounts(parts: Sequence[AccountPart], repository: Repository, complete: Complete) -> list[AccountPlan]:
     """Return the plan of each account. Conflicts of those that share a target are among the refusals."""
 
-    async def look(part: AccountPart) -> tuple[Preview, JetStreamPlace]:
-        assert isinstance(part.target, AccountTarget) and isinstance(part.choice, Choice)
-        connection = part.target.login.connection
-        async with connect_jetstream(connection) as js:
-            await check_account(js, _known(part.target))
-            place = await jetstream_place(js)
-        manifest = part.choice.manifest
-        preview = await preview_restore(connection, repository, manifest, part.options, now_ns=time.time_ns)
-        return replace(preview, plan=with_elsewhere(preview.plan, part.choice)), place
-
-    looked = [(part, _attempt(part, partial(_completed, complete, look))) for part in parts]
+    looked = [(part, _attempt(part, repository, complete, RunbookPart.preview)) for part in parts]
     sound = [(part, one) for part, one in looked if not isinstance(one, JsBackupError)]
     more = iter(
         against_each_other([PlannedPart(one.plan, one.target, place, _name(part)) for part, (one, place) in sound])
@@ -460,16 +444,7 @@ def restore_accounts(
     """Restore all accounts, or none if one of them cannot be restored. `complete` runs what waits for servers;
     `show_progress` is called for each account.
     """
-
-    async def prepare(part: AccountPart) -> tuple[Prepared, JetStreamPlace]:
-        assert isinstance(part.target, AccountTarget) and isinstance(part.choice, Choice)
-        connection = part.target.login.connection
-        async with connect_jetstream(connection) as js:
-            await check_account(js, _known(part.target))
-            run = RestoreRun(connection, part.options, settings)
-            return await prepare_restore(run, repository, js, part.choice.manifest), await jetstream_place(js)
-
-    tried = [(part, _attempt(part, partial(_completed, complete, prepare))) for part in parts]
+    tried = [(part, _attempt(part, repository, complete, lambda one: one.prepare(settings))) for part in parts]
     ready = _without_conflicts(tried)
     blocked = {id(part): one for part, one in ready if isinstance(one, JsBackupError)}
     if blocked:
@@ -493,20 +468,10 @@ def _restored(
     complete: Complete,
     show_progress: Callable[[StoredAccount], AbstractContextManager[Progress]],
 ) -> AccountRestore:
-    target, choice = part.target, part.choice
-    assert isinstance(target, AccountTarget) and isinstance(choice, Choice)
-
-    async def work(progress: Progress) -> RestoreReport:
-        run = RestoreRun(target.login.connection, part.options, settings, progress)
-        async with connect_jetstream(run.connection) as js, advisories(js.link):
-            await check_account(js, _known(target))
-            await refuse_if_stale(run, repository, js, prepared)
-            report = await carry_out_restore(run, repository, js, prepared)
-        return replace(report, plan=with_elsewhere(report.plan, choice))
-
     try:
         with show_progress(part.stored) as progress:
-            return AccountRestore(part, complete(work(progress)))
+            report = complete(_restore_of(part, repository).carry_out(settings, progress, prepared))
+            return AccountRestore(part, report)
     except Interrupted:
         raise
     except JsBackupError as error:
@@ -534,16 +499,14 @@ def _without_conflicts(tried: Sequence[tuple[AccountPart, _Ready]]) -> list[tupl
     return checked
 
 
-def _completed(complete: Complete, work: Callable[[AccountPart], Coroutine[Any, Any, T]], part: AccountPart) -> T:
-    return complete(work(part))
-
-
-def _attempt(part: AccountPart, work: Callable[[AccountPart], T]) -> T | JsBackupError:
-    """Return the result of the work, or the error that keeps the part from being restored."""
+def _attempt(
+    part: AccountPart, repository: Repository, complete: Complete, ask: Callable[[RunbookPart], Coroutine[Any, Any, T]]
+) -> T | JsBackupError:
+    """Return what is asked of the restore, or the error that keeps the part from being restored."""
     if part.error is not None:
         return part.error
     try:
-        return work(part)
+        return complete(ask(_restore_of(part, repository)))
     except Interrupted:
         raise
     except JsBackupError as error:
@@ -554,5 +517,9 @@ def _name(part: AccountPart) -> str:
     return f"account {part.stored.words}"
 
 
-def _known(target: AccountTarget) -> KnownAccount:
-    return KnownAccount(target.account.account, target.account.name, proved=target.login.proved)
+def _restore_of(part: AccountPart, repository: Repository) -> RunbookPart:
+    """Return the restore of an account that has a backup and a target."""
+    target, choice = part.target, part.choice
+    assert isinstance(target, AccountTarget) and isinstance(choice, Choice)
+    known = KnownAccount(target.account.account, target.account.name, proved=target.login.proved)
+    return RunbookPart(0, target.login.connection, part.options, repository, choice, known)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.accounts.found import system_view
 from jsbackup.engine.accounts.logins import AccountChoice, refuse_missing
+from jsbackup.engine.accounts.system_view import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.concurrency import with_own_threads

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
@@ -45,7 +45,7 @@ from jsbackup.engine.read.consume import owner_of
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import AT_REST, Increment, PresentSequences, intact_segments, plan_increment
 from jsbackup.engine.read.join import read_increment
-from jsbackup.engine.read.whole_stream import describe_stream
+from jsbackup.engine.read.whole_stream import StreamReader, describe_stream
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -467,7 +467,7 @@ class Followed:
                         None,
                         writer=writer,
                         read=self._tail.read,
-                        read_on=lambda _info, _first, tail=self._tail: nullcontext(tail),  # type: ignore[misc]
+                        read_on=partial(_reading_on, self._tail),
                     )
                     now = joined.info
                     if now.deleted is not None or not now.state.deleted:
@@ -538,6 +538,10 @@ class Followed:
         self._behind_since_ns = None
         self._read_anew = True
         return result
+
+
+def _reading_on(tail: Tail, _info: StreamInfo, _first: int) -> AbstractAsyncContextManager[StreamReader]:
+    return nullcontext(tail)
 
 
 def _ends(state: StreamState) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ restore stops the following ones. Restored streams stay, so a rerun that skips e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.link.jetstream import advisories, connect_jetstream
-from jsbackup.engine.link.source import jetstream_place
+from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
+from jsbackup.engine.link.source import KnownAccount, check_account, jetstream_place
 from jsbackup.engine.restore.restore import (
     Prepared,
     Preview,
@@ -41,17 +41,50 @@ __all__ = ["RunbookPart", "RunbookReport", "preview_together", "restore_together
 
 @dataclass(frozen=True, slots=True)
 class RunbookPart:
-    """One restore, counted from 1: its target, its options, and the chosen backup with its repository."""
+    """One restore, counted from 1: its target, its options, and the chosen backup with its repository. Where an
+    `account` is known, the connection has to be one of it. The coroutines raise NatsError, and as their functions.
+    """
 
     number: int
     connection: Connection
     options: RestoreOptions
     repository: Repository
     choice: Choice
+    account: KnownAccount | None = None
 
     def named(self) -> AbstractContextManager[None]:
         """Add to errors raised inside that they are about this restore."""
         return naming(f"restore {self.number}")
+
+    async def preview(self) -> tuple[Preview, JetStreamPlace]:
+        """Return the plan and the place that it is for."""
+        async with self._connected() as js:
+            place = await jetstream_place(js)
+        manifest = self.choice.manifest
+        preview = await preview_restore(self.connection, self.repository, manifest, self.options, now_ns=time.time_ns)
+        return replace(preview, plan=with_elsewhere(preview.plan, self.choice)), place
+
+    async def prepare(self, settings: RestoreSettings) -> tuple[Prepared, JetStreamPlace]:
+        """Return the restore, checked, and the place that it is for."""
+        async with self._connected() as js:
+            run = RestoreRun(self.connection, self.options, settings)
+            ready = await prepare_restore(run, self.repository, js, self.choice.manifest)
+            return ready, await jetstream_place(js)
+
+    async def carry_out(self, settings: RestoreSettings, progress: Progress, ready: Prepared) -> RestoreReport:
+        """Restore what was prepared, unless the target has changed since."""
+        run = RestoreRun(self.connection, self.options, settings, progress)
+        async with self._connected() as js, advisories(js.link):
+            await refuse_if_stale(run, self.repository, js, ready)
+            report = await carry_out_restore(run, self.repository, js, ready)
+        return replace(report, plan=with_elsewhere(report.plan, self.choice))
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[JetStream]:
+        async with connect_jetstream(self.connection) as js:
+            if self.account is not None:
+                await check_account(js, self.account)
+            yield js
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +111,16 @@ def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[P
 
     `complete` runs what waits for servers. Raises as `preview_restore`.
     """
-    looked = [_previewed(part, complete) for part in parts]
+    looked = []
+    for part in parts:
+        with part.named():
+            looked.append(complete(part.preview()))
     found = against_each_other([PlannedPart(preview.plan, preview.target, place) for preview, place in looked])
     previews = []
-    for part, (preview, _), more in zip(parts, looked, found, strict=True):
+    for (preview, _), more in zip(looked, found, strict=True):
         plan = replace(preview.plan, refusals=(*preview.plan.refusals, *more))
-        previews.append(replace(preview, plan=with_elsewhere(plan, part.choice)))
+        previews.append(replace(preview, plan=plan))
     return previews
-
-
-def _previewed(part: RunbookPart, complete: Complete) -> tuple[Preview, JetStreamPlace]:
-    async def look() -> tuple[Preview, JetStreamPlace]:
-        async with connect_jetstream(part.connection) as js:
-            place = await jetstream_place(js)
-        preview = await preview_restore(
-            part.connection, part.repository, part.choice.manifest, part.options, now_ns=time.time_ns
-        )
-        return preview, place
-
-    with part.named():
-        return complete(look())
 
 
 def restore_together(
@@ -110,7 +133,10 @@ def restore_together(
 
     `complete` runs what waits for servers; `show_progress` is called for each restore.
     """
-    prepared = [_prepared(part, settings, complete) for part in parts]
+    prepared = []
+    for part in parts:
+        with part.named():
+            prepared.append(complete(part.prepare(settings)))
     found = against_each_other([PlannedPart(one.plan, one.target, place) for one, place in prepared])
     for part, refusals in zip(parts, found, strict=True):
         with part.named():
@@ -120,8 +146,7 @@ def restore_together(
         with part.named():
             try:
                 with show_progress() as progress:
-                    run = RestoreRun(part.connection, part.options, settings, progress)
-                    report = complete(_carried_out(run, part, ready))
+                    report = complete(part.carry_out(settings, progress, ready))
             except Interrupted:
                 raise
             except JsBackupError as error:
@@ -131,21 +156,3 @@ def restore_together(
         if report.failures:
             break
     return RunbookReport(tuple(done), tuple(parts[len(done) :]))
-
-
-def _prepared(part: RunbookPart, settings: RestoreSettings, complete: Complete) -> tuple[Prepared, JetStreamPlace]:
-    async def prepare() -> tuple[Prepared, JetStreamPlace]:
-        async with connect_jetstream(part.connection) as js:
-            run = RestoreRun(part.connection, part.options, settings)
-            ready = await prepare_restore(run, part.repository, js, part.choice.manifest)
-            return ready, await jetstream_place(js)
-
-    with part.named():
-        return complete(prepare())
-
-
-async def _carried_out(run: RestoreRun, part: RunbookPart, ready: Prepared) -> RestoreReport:
-    async with connect_jetstream(run.connection) as js, advisories(js.link):
-        await refuse_if_stale(run, part.repository, js, ready)
-        report = await carry_out_restore(run, part.repository, js, ready)
-    return replace(report, plan=with_elsewhere(report.plan, part.choice))

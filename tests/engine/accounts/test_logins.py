@@ -12,8 +12,8 @@ import pytest
 
 from jsbackup.config import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
 from jsbackup.config.accounts import AccountClaims, AccountsFile, read_accounts
-from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, read_sources
+from jsbackup.engine.accounts.system_view import FoundAccount
 from jsbackup.errors import UsageError
 from tests.engine.identities import Key, creds_text
 

@@ -19,7 +19,7 @@ def conversation() -> PendingReplies:
 
 
 def subscribed(made: PendingReplies, sid: int, subject: str) -> Subscription:
-    subscription = Subscription(subject, 1, Sent(), 1000)
+    subscription = Subscription(subject, 1, Sent().publish, 1000)
     made.add(sid, subscription)
     return subscription
 

@@ -11,7 +11,7 @@ import nats
 import pytest
 
 from jsbackup.config import Connection, ConnectionOptions, source_connection
-from jsbackup.engine.accounts.found import AccountSurvey, FoundAccount, system_view
+from jsbackup.engine.accounts.system_view import AccountSurvey, FoundAccount, system_view
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from jsbackup.protocol.info import StreamInfo
 from tests.engine.identities import Operator, creds_text
