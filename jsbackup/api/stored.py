@@ -48,15 +48,14 @@ from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import read_keys
+from jsbackup.repository.descriptor import in_a_folder
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.location import in_a_folder
-from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
+from jsbackup.repository.manifest import BackupResult, BackupSummary, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.read.sources import Wanted, counts
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 from jsbackup.times import datetime_of, format_time, parse_time
 from jsbackup.tool import TOOL

@@ -30,13 +30,10 @@ from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
 from jsbackup.progress import NullProgress
 from jsbackup.readable import format_count
 from jsbackup.repository.keep.holds import find_hold
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import size_of
-from jsbackup.repository.read.config_diff import diff_configs
-from jsbackup.repository.read.diff import diff_stream
-from jsbackup.repository.read.segment_diff import find_spans
-from jsbackup.repository.summary import summary_of
+from jsbackup.repository.read.diff import diff_configs, diff_stream, find_spans
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation

@@ -24,9 +24,8 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.memory import give_back
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.objects import Objects, PageRef
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
-from jsbackup.repository.refs import PageRef
 
 __all__ = ["heads", "in_parallel", "matching", "refs_within"]
 

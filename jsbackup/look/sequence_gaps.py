@@ -17,9 +17,8 @@ from jsbackup.look.message_filter import ALL_MESSAGES
 from jsbackup.look.moment import end_of
 from jsbackup.look.segments import heads
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.objects import Objects, PageRef
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
-from jsbackup.repository.refs import PageRef
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import AtSequence, Cut, Edge
 

@@ -11,7 +11,7 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import matching
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.broken_lists import refuse_unlisted
+from jsbackup.repository.read.losses import refuse_unlisted
 from jsbackup.transforms.cut import AtSequence, Cut
 
 __all__ = ["find_stream", "first_of_last", "last_messages", "message_at", "messages_of", "with_messages"]

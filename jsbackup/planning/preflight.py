@@ -1,6 +1,6 @@
 """Checks before a restore sends anything: its plan is not refused, and the objects that it needs are there.
 
-A restore reads each object once. So before anything is changed its objects are only looked at (`presence.py`). Each is
+A restore reads each object once. So before anything is changed its objects are only looked at (`verify.py`). Each is
 checked against its SHA-256 when it is read, before any of it is sent. If that fails, the incomplete stream is removed.
 
 That must not cost what the target had before. So all objects of some streams are read twice, first here
@@ -25,11 +25,10 @@ from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.readable import alike, format_count, of_streams, without_name
-from jsbackup.repository.checks.presence import find_absent
-from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
+from jsbackup.repository.checks.verify import Checker, Level, Problem, find_absent, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.salvage import find_lost, salvage
+from jsbackup.repository.read.losses import find_lost, salvage
 from jsbackup.transforms.cut import Cut
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Memory for messages on their way to and from segments, shared by all streams of a run.
 
 A segment is completely in memory before it is stored and when it is read: up to 32 MiB (or the repository's own size,
-`segment_size.py`) if it cannot be compressed. Many streams at once would take many times that. So they share a `Room`:
+`objects.py`) if it cannot be compressed. Many streams at once would take many times that. So they share a `Room`:
 each reserves what it is about to hold, and waits while the others hold too much.
 
 Half a segment cannot be released, so waiting alone would be a deadlock. Therefore one of the waiting shares is the

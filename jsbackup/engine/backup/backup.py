@@ -49,26 +49,25 @@ from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_lef
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
-from jsbackup.repository.checks.document_checks import tend_readers
+from jsbackup.repository.checks.verify_run import tend_readers
 from jsbackup.repository.keep import leases
-from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import (
     EMPTIED,
     ArchiveFormat,
     BackupResult,
+    BackupSummary,
     CopiedFrom,
     Manifest,
     Selection,
     Source,
     StreamBackup,
+    summary_of,
 )
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.lives import about_another_server
+from jsbackup.repository.read.sources import Grouping, about_another_server, group_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.locking import BackupLock, open_lock
-from jsbackup.repository.write.new_backup import NewBackup, StoredStream, with_streams
-from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream, previous_streams, with_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL

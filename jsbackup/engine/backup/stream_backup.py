@@ -23,8 +23,8 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.times import format_time
 
 __all__ = ["back_up_stream"]

@@ -49,11 +49,11 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.read.losses import about_losses
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments, untouched
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
+from jsbackup.repository.write.stream_objects import OpaqueWriter
 from jsbackup.transforms.removal import is_overwritten
 
 __all__ = ["capture_stream", "salvage"]

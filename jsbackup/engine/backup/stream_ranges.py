@@ -50,10 +50,9 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
-from jsbackup.repository.segments import SegmentWriter, StoredSegments
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments, stored_segments
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

@@ -16,13 +16,20 @@ from dataclasses import dataclass, replace
 
 from jsbackup.config import Glob
 from jsbackup.repository.inventory import Inventory
-from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    BackupResult,
+    BackupSummary,
+    Manifest,
+    Selection,
+    SkippedStream,
+    StreamBackup,
+    is_dated_ahead,
+)
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import size_of
-from jsbackup.repository.read.sources import counts
-from jsbackup.repository.summary import BackupSummary, is_dated_ahead
+from jsbackup.repository.read.sources import Grouping, counts, group_of, hollow_backups
 
 __all__ = ["BackupSeries", "StreamSize", "find_series", "with_coverage", "with_streams"]
 

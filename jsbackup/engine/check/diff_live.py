@@ -41,7 +41,7 @@ from jsbackup.repository.read.diff import (
     stored_only,
 )
 from jsbackup.repository.read.message_diff import EQUAL
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 
 __all__ = ["diff_live"]
 

@@ -35,12 +35,11 @@ from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
 from jsbackup.readable import in_short
-from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, put_drill
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.checks.ledger import DrilledStream, DrillOutcome, FailedStream, put_drill
+from jsbackup.repository.manifest import Manifest, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.latest import find_unselected
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 

@@ -77,7 +77,7 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.times import format_time
 from jsbackup.transforms.batches import SEQUENCE
 from jsbackup.transforms.copied_from import Mend

@@ -46,7 +46,7 @@ from jsbackup.engine.restore.attempts import deliver_once
 from jsbackup.engine.restore.stored_archive import writer_for
 from jsbackup.engine.restore.stream_sources import Delivery, Sent
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, PlanRefused
-from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.formats.archive.archive import archive_batches, late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
@@ -62,7 +62,7 @@ from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.repository.read.archiving import archive_batches, state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import is_overwritten
 from jsbackup.transforms.reshape import ReshapeTally

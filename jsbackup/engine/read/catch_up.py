@@ -37,8 +37,9 @@ from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import overwritten
+from jsbackup.repository.write.segment_writer import SegmentWriter
 
 __all__ = ["CaughtUp", "StreamReader", "catch_up", "cut_down", "describe_stream", "gone_at"]
 

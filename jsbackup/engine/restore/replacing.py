@@ -32,7 +32,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.transforms.batches import DATA, HEADERS, SEQUENCE, SUBJECT, TIMESTAMP
 from jsbackup.transforms.copy_positions import MARK, mark_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare

@@ -44,7 +44,7 @@ from jsbackup.planning.preflight import (
 from jsbackup.planning.readable_keys import refuse_if_locked
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.stored_plan import Planning
-from jsbackup.repository.checks.outcomes import RestoreNote, note_restore
+from jsbackup.repository.checks.ledger import RestoreNote, note_restore
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import Origin, origin_of

@@ -28,7 +28,7 @@ from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import SourceInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copy_positions import SourceKey, mark_of
 
 __all__ = ["look_again", "look_at_copying"]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from jsbackup.engine.link.bounded_queues import Relay
 from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.errors import JsBackupError
-from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive import ArchiveV2Writer, archive_batches
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
@@ -23,9 +23,8 @@ from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamSt
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.planning.selection.count_subset import reshaped_messages
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import archive_batches, state_to_restore
-from jsbackup.repository.write.pending_acks import load_consumer
-from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.repository.read.segments import state_to_restore
+from jsbackup.repository.write.stream_objects import load_consumer, read_opaque
 from jsbackup.times import format_time
 
 __all__ = ["archive_of", "load_consumers", "writer_for"]

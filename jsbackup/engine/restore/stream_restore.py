@@ -37,7 +37,7 @@ from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.removal import Cause, keeps_its_messages
 
 __all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "Usable"]

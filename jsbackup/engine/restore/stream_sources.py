@@ -43,7 +43,7 @@ from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 
 __all__ = ["Delivery", "Origin", "Sent", "StoredSupply", "Supply", "Transfer"]
 

@@ -79,7 +79,7 @@ from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_deletions import roll_up_of
 from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = ["Replay", "StoreSurvey", "find_losses", "import_store", "read_messages"]

@@ -62,13 +62,12 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.page_store import ListWriter
 from jsbackup.repository.pages.segment_list import raw_bytes_of
+from jsbackup.repository.pages.segment_pages import ListWriter
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
-from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter, read_opaque
+from jsbackup.repository.write.segment_writer import StoredSegments
+from jsbackup.repository.write.stream_objects import OpaqueWriter, load_consumer, read_opaque, store_consumer
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.renumber import KnownRanks

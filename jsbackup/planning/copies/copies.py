@@ -30,7 +30,7 @@ from jsbackup.planning.model import Action, RestoreOptions, SendAs, Start, Targe
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, source_key
 

@@ -16,7 +16,7 @@ from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import read_stream, state_to_restore
+from jsbackup.repository.read.segments import read_stream, state_to_restore
 from jsbackup.transforms.batches import SEQUENCE, MessageBatch
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
 from jsbackup.transforms.cut import AtSequence, Cut

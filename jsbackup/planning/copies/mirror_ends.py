@@ -13,7 +13,7 @@ from jsbackup.planning.copies.origins import PlannedOrigin, is_same_life
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copy_positions import is_external
 from jsbackup.transforms.cut import AtSequence, Cut
 

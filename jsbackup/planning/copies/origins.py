@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.times import parse_time
 from jsbackup.transforms.copy_positions import stream_identity
 

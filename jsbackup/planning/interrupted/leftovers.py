@@ -18,8 +18,7 @@ from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
-from jsbackup.repository.read.archiving import state_to_restore
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader, state_to_restore
 
 if TYPE_CHECKING:
     from jsbackup.planning.model import Target

@@ -11,8 +11,8 @@ from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
-from jsbackup.repository.read.broken_lists import HOW_TO_LIST, refuse_unlisted
-from jsbackup.repository.read.needed import Needed
+from jsbackup.repository.manifest_json import Needed
+from jsbackup.repository.read.losses import HOW_TO_LIST, refuse_unlisted
 
 __all__ = ["about_missing", "choose_streams", "needed_by", "staged_copies"]
 

@@ -29,8 +29,8 @@ from jsbackup.planning.selection.subset import (
 from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, ends_of, parts_of, touching
-from jsbackup.repository.read.archiving import read_stream
-from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.read.segments import read_stream
+from jsbackup.repository.write.stream_objects import load_consumer
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
 from jsbackup.transforms.consumer_state import sequences_to_know, surviving
 from jsbackup.transforms.cut import Cut, Extent, KeptShare

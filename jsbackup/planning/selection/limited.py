@@ -30,7 +30,7 @@ from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.columns import read_columns
+from jsbackup.repository.read.segments import read_columns
 from jsbackup.transforms.batches import TIMESTAMP
 from jsbackup.transforms.cut import AtTime, Cut
 from jsbackup.transforms.filters.newest import NewestRule

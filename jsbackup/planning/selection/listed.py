@@ -9,7 +9,7 @@ from jsbackup.config import is_chosen
 from jsbackup.errors import JsBackupError
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
+from jsbackup.repository.read.losses import broken_lists, refuse_broken
 
 __all__ = ["Listed"]
 

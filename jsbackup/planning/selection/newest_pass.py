@@ -16,7 +16,7 @@ from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.columns import read_columns
+from jsbackup.repository.read.segments import read_columns
 from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule, find_newest, newest_rows, rows_of_subjects
 from jsbackup.transforms.reshape import Reshape
 

@@ -13,7 +13,7 @@ from jsbackup.model import ConsumerState, JsonObject, SequencePair
 from jsbackup.planning.copies.copy_facts import sources_of
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, StreamBackup
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copy_positions import is_external
 from jsbackup.transforms.rename import StreamKind, bucket_of
 from jsbackup.transforms.renumber import NewNumbers, renumbered_state

@@ -17,9 +17,9 @@ from jsbackup.planning.model import Outlived
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.objects import PageRef
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, touching
-from jsbackup.repository.read.archiving import state_to_restore
-from jsbackup.repository.refs import PageRef
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare
 from jsbackup.transforms.filters.rising import RisingSequences

@@ -24,7 +24,7 @@ from jsbackup.planning.interrupted.marker import is_marked, with_marker
 from jsbackup.planning.model import Action, PlannedConsumer, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.removal import keeps_its_messages

@@ -14,7 +14,7 @@ from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, UnlistedStreams
-from jsbackup.repository.refs import StreamPageRef
+from jsbackup.repository.objects import StreamPageRef
 from tests.planning.test_plan import NOW, stream
 
 

@@ -78,8 +78,8 @@ def history(
     """
     from jsbackup.look.all_backups import read_series
     from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.repository.manifest import summary_of
     from jsbackup.repository.read.sources import counts
-    from jsbackup.repository.summary import summary_of
 
     wanted = MessageFilter.of(cut, filters, text)
     named = {"--key": key, "--object": object_name, "--subject": wanted.subjects or None}

@@ -49,8 +49,9 @@ from jsbackup.formats.sequences import SequenceSet, ranges_of
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, SegmentRef, total_of
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.segment_writer import SegmentWriter
 
 __all__ = ["SalvageRun"]
 
