@@ -40,11 +40,10 @@ from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, TargetConflict, UsageError
 from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
-from jsbackup.planning.selection.chosen_streams import needed_by
+from jsbackup.planning.selection.chosen_streams import needed_by, with_elsewhere
 from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.putting_back.chosen import first_found, possible_streams
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackRun

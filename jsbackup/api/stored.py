@@ -43,7 +43,7 @@ from jsbackup.pipeline.messages.followed import all_messages
 from jsbackup.pipeline.queries.query import backup_streams, ranged_streams, run_query
 from jsbackup.pipeline.queries.segment_source import SegmentSource
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
-from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.kept_messages import with_newest
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import GivenKeys

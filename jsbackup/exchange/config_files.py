@@ -40,7 +40,7 @@ from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
-from jsbackup.planning.configs.mapping_rules import is_server_subject
+from jsbackup.planning.configs.server_rules import is_server_subject
 from jsbackup.repository.layout import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 

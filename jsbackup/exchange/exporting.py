@@ -33,7 +33,7 @@ from jsbackup.planning.changed_streams import (
     changed_entry,
     refuse_results,
 )
-from jsbackup.planning.selection.count_subset import reshaped_messages, survey
+from jsbackup.planning.selection.kept_messages import reshaped_messages, survey
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup

@@ -32,7 +32,7 @@ from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.planning.changed_streams import ChangeOptions, PlannedStream
 from jsbackup.planning.reshaping import Reshaped
-from jsbackup.planning.selection.count_subset import survey
+from jsbackup.planning.selection.kept_messages import survey
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
     BackupResult,

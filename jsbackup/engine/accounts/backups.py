@@ -30,7 +30,7 @@ from jsbackup.errors import (
 )
 from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.failure import all_failed
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.progress import Progress
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import BackupResult, BackupSummary

@@ -45,7 +45,7 @@ from jsbackup.engine.read.downstream import CaptureOrder, order_of
 from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage
 from jsbackup.errors import ApiError, IncompleteError, JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
-from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
+from jsbackup.planning.interrupted import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count

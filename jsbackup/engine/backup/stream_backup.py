@@ -12,7 +12,7 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.errors import TransferError
 from jsbackup.model import Fidelity
-from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository.manifest import (
     ArchiveFormat,

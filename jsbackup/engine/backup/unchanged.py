@@ -18,7 +18,7 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.read.downstream import with_relatives
 from jsbackup.engine.read.increment import AT_REST, Incremental, has_same_ends
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.write.new_backup import StoredStream

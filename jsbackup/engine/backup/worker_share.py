@@ -27,8 +27,7 @@ from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.errors import TransferError
 from jsbackup.failure import Failure
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import staging_prefix
+from jsbackup.planning.interrupted import is_marked, staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.new_backup import StoredStream

@@ -34,7 +34,7 @@ from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE
 from jsbackup.planning.configs.stream_config import check_configs
-from jsbackup.planning.expiry import find_expiring
+from jsbackup.planning.forecast import find_expiring
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.readable import format_count

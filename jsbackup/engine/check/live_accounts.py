@@ -11,7 +11,7 @@ from jsbackup.engine.accounts.found import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.readable import format_count
 
 __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]

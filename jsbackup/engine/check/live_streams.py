@@ -9,7 +9,7 @@ from jsbackup.engine.check.health_rules import LiveStreams
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.link.source import describe_source
 from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.repository.origin import origin_of
 
 __all__ = ["list_live_streams"]
@@ -19,7 +19,7 @@ __all__ = ["list_live_streams"]
 async def list_live_streams(connection: Connection, exclude: Sequence[Glob] = ()) -> LiveStreams:
     """Return all streams of the account, including those that do not answer. Raises NatsError.
 
-    Copies that backups leave out (`staged.py`) are not included.
+    Copies that backups leave out (`interrupted.py`) are not included.
     """
     async with connect_jetstream(connection) as js:
         await js.account()

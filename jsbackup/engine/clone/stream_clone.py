@@ -51,12 +51,12 @@ from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, StreamState
-from jsbackup.planning.interrupted.marker import about_mark
+from jsbackup.planning.interrupted import about_mark
 from jsbackup.planning.model import PlannedConsumer, SendAs
 from jsbackup.planning.reshaping import about_markers
 from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.chosen_streams import against_missed
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
-from jsbackup.planning.selection.missed import against_missed
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender

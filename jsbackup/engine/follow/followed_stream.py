@@ -62,7 +62,7 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.responses import may_pass
 from jsbackup.repository.manifest import (

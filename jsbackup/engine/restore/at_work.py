@@ -1,4 +1,4 @@
-"""Concurrent replacements of one stream: the command that needs a copy (`planning/interrupted/staged.py`) announces it.
+"""Concurrent replacements of one stream: the command that needs a copy (`planning/interrupted.py`) announces it.
 
 A copy names a subject to which its command subscribes until it ends. No answers are needed: without a subscriber, the
 server reports that at once. If it cannot be found out (no permission to publish, a distant server that does not
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import NatsNoResponders, NatsPermissionDenied, NatsTimeout, TargetConflict
-from jsbackup.planning.interrupted.staged import (
+from jsbackup.planning.interrupted import (
     ALL_COPIES,
     AT_WORK,
     StagedCopy,

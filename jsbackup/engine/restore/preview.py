@@ -14,11 +14,10 @@ from jsbackup.engine.restore.sampling import sample_stored
 from jsbackup.engine.restore.target import look_at, not_allowed
 from jsbackup.errors import IntegrityError
 from jsbackup.planning.model import RestoreOptions, RestorePlan, Target
-from jsbackup.planning.preflight import missing_objects
-from jsbackup.planning.readable_keys import locked_away
+from jsbackup.planning.preflight import locked_away, missing_objects
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.listed import Listed
-from jsbackup.planning.stored_plan import Planning
+from jsbackup.planning.selection.chosen_streams import Listed
+from jsbackup.planning.stored_facts import Planning
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 

@@ -6,7 +6,7 @@ after its end was read. So the restore is ended first. An empty chunk ends it on
 answer, or that no one listens any more, shows that it is over.
 
 If that is impossible (the server is unreachable, or this process is killed), the stream stays, with its mark
-(`marker.py`). A later restore recognizes it (`planning/interrupted/`) and removes it first.
+(`interrupted.py`). A later restore recognizes it (`planning/interrupted/`) and removes it first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from jsbackup.errors import (
     TargetConflict,
     TransferError,
 )
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import StagedCopy
+from jsbackup.planning.interrupted import StagedCopy, is_marked
 from jsbackup.planning.model import Action
 from jsbackup.protocol import api
 from jsbackup.protocol.info import StreamInfo, stream_info

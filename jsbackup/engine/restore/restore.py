@@ -30,7 +30,7 @@ from jsbackup.engine.restore.target import check_allowed, look_at, may_update, t
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import FailedProof, Failure
-from jsbackup.planning.interrupted.marker import MARKER
+from jsbackup.planning.interrupted import MARKER
 from jsbackup.planning.model import RestorePlan, Target
 from jsbackup.planning.preflight import (
     LEFT,
@@ -38,12 +38,12 @@ from jsbackup.planning.preflight import (
     check_before_removal,
     look_at_objects,
     plan_what_is_left,
+    refuse_if_locked,
     refuse_if_refused,
     without,
 )
-from jsbackup.planning.readable_keys import refuse_if_locked
 from jsbackup.planning.rules import Rule
-from jsbackup.planning.stored_plan import Planning
+from jsbackup.planning.stored_facts import Planning
 from jsbackup.repository.checks.ledger import RestoreNote, note_restore
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest

@@ -21,7 +21,7 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
-from jsbackup.planning.selection.count_subset import reshaped_messages
+from jsbackup.planning.selection.kept_messages import reshaped_messages
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.repository.write.stream_objects import load_consumer, read_opaque

@@ -35,10 +35,10 @@ from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.stored_archive import archive_of, load_consumers
 from jsbackup.errors import IntegrityError
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.planning.interrupted.leftovers import has_message_at
+from jsbackup.planning.interrupted import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.planning.preflight import LEFT
-from jsbackup.planning.selection.count_subset import reshaped_messages
+from jsbackup.planning.selection.kept_messages import reshaped_messages
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository.manifest import StreamBackup

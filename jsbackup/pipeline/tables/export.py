@@ -55,8 +55,7 @@ from jsbackup.planning.changed_streams import (
     refuse_results,
 )
 from jsbackup.planning.rules import Rule
-from jsbackup.planning.selection.renumbering import renumbered_entry
-from jsbackup.planning.selection.subset import KeptStream, segments_within
+from jsbackup.planning.selection.subset import KeptStream, renumbered_entry, segments_within
 from jsbackup.progress import Progress
 from jsbackup.readable import alike, format_count, without_name
 from jsbackup.repository.checks.verify import FolderListings, Level, check_object

@@ -18,7 +18,7 @@ from jsbackup.engine.restore.restore import begin_restore, make_sure
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import DigestMismatch, TransferError
-from jsbackup.planning.interrupted.marker import MARKER
+from jsbackup.planning.interrupted import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import folder_of, id_of

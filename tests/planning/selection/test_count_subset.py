@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import IntegrityError, PlanRefused, UsageError
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
-from jsbackup.planning.selection.count_subset import estimate, reshaped_messages, survey
+from jsbackup.planning.selection.kept_messages import estimate, reshaped_messages, survey
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
