@@ -33,10 +33,8 @@ from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.look.buckets.bucket import KeyValueBucket
 from jsbackup.look.buckets.object_bucket import ObjectBucket
-from jsbackup.look.message import LookedUp
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.segments import heads, refs_within
-from jsbackup.look.stream import message_at, with_messages
+from jsbackup.look.message import LookedUp, MessageFilter
+from jsbackup.look.stream import heads, message_at, refs_within, with_messages
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.messages.followed import all_messages

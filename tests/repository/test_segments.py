@@ -19,6 +19,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read import segments
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write import segment_writer
 from jsbackup.repository.write.segment_writer import SegmentWriter
@@ -370,7 +371,7 @@ def test_an_object_is_proved_before_it_is_decoded(monkeypatch: pytest.MonkeyPatc
     def never(data: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(segment_writer, "decode_segment", never)
+    monkeypatch.setattr(segments, "decode_segment", never)
     for broken in (data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:], b"", bytes(len(data))):
         replace_object(store, ref.key, broken)
         with pytest.raises(DigestMismatch):

@@ -90,7 +90,7 @@ def read_columns(objects: Objects, ref: SegmentRef, columns: Collection[str]) ->
         KeyUnavailable: it is encrypted, and no key that opens it was given.
         StoreError: it cannot be read.
     """
-    # The whole object is fetched: its SHA-256 has to be compared before a footer is trusted (`look/segments.py`).
+    # The whole object is fetched: its SHA-256 has to be compared before a footer is trusted (`look/stream.py`).
     needed = [name for name in BATCH_SCHEMA.names if name in _HEAD or name in columns]
     with objects.room.share() as share:
         share.hold(ref.size)

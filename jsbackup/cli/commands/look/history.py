@@ -29,7 +29,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.look.all_backups import FoundMessage, Series, UnreadBackup
-    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.look.message import MessageFilter
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.repository import Repository
     from jsbackup.transforms.cut import Cut
@@ -77,7 +77,7 @@ def history(
     these streams changed are shown.
     """
     from jsbackup.look.all_backups import read_series
-    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.look.message import MessageFilter
     from jsbackup.repository.manifest import summary_of
     from jsbackup.repository.read.sources import counts
 
@@ -234,8 +234,7 @@ def _versions(
 ) -> tuple[JsonObject, list[Block]]:
     """Return the versions of a file. Raises JsBackupError if no backup has any, and the errors of `search_series`."""
     from jsbackup.look.all_backups import search_series
-    from jsbackup.look.buckets.object_bucket import description_subjects
-    from jsbackup.look.buckets.object_versions import DESCRIPTION_BYTES, version_of
+    from jsbackup.look.buckets.object_bucket import DESCRIPTION_BYTES, description_subjects, version_of
 
     check_readable(repository)
     newest = _newest(series)

@@ -177,9 +177,16 @@ def view(
     message, as 'export --format jsonl' writes it.
     """
     from jsbackup.formats.json_lines import message_json
-    from jsbackup.look.message_filter import MessageFilter
-    from jsbackup.look.newest_messages import check_newest, newest_messages
-    from jsbackup.look.stream import find_stream, first_of_last, message_at, messages_of, with_messages
+    from jsbackup.look.message import MessageFilter
+    from jsbackup.look.stream import (
+        check_newest,
+        find_stream,
+        first_of_last,
+        message_at,
+        messages_of,
+        newest_messages,
+        with_messages,
+    )
     from jsbackup.repository.pages.segment_list import touching
     from jsbackup.transforms.filters.newest import NewestRule
 
