@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jsbackup.formats.gaps import digest_of_missing
+from jsbackup.formats.digest import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version

@@ -57,8 +57,7 @@ from jsbackup.exchange.server_store.store_files import (
 from jsbackup.formats.archive.index_db import IndexBlock
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 from jsbackup.formats.server_store.block_messages import RegionMessages, misplaced_headers, read_region
 from jsbackup.formats.server_store.ciphers import StoreKeys
 from jsbackup.formats.server_store.records import Hole, block_key, headers_of, records_of

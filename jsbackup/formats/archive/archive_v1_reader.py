@@ -50,8 +50,7 @@ from jsbackup.formats.archive.tar import TarPiece, TarReader
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
 from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 from jsbackup.formats.server_store.block_messages import misplaced_headers, read_region
 from jsbackup.formats.server_store.records import walk
 from jsbackup.model import ArchivedConsumer

@@ -17,7 +17,7 @@ from typing import Any
 
 from jsbackup.config import Glob, is_chosen, nearest
 from jsbackup.errors import FormatError, IncompleteError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
-from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.formats.batch import PackedBatch
 from jsbackup.formats.digest import Digester, MessageBatch
 from jsbackup.model import ConsumerState, Fidelity, JsonObject
 from jsbackup.progress import NullProgress, Progress

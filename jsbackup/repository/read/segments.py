@@ -11,8 +11,7 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.batch import BATCH_SCHEMA, columns_from_batch
-from jsbackup.formats.digest import Digester, MessageBatch
-from jsbackup.formats.gaps import GapDigest
+from jsbackup.formats.digest import Digester, GapDigest, MessageBatch
 from jsbackup.formats.segment import decode_segment, scan_segment
 from jsbackup.memory import give_back
 from jsbackup.model import StreamState

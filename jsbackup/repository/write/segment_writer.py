@@ -20,11 +20,9 @@ from math import isqrt
 
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.formats import kernels
-from jsbackup.formats.batch import columns_from_batch
-from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.formats.batch import PackedBatch, columns_from_batch
 from jsbackup.formats.compression import Compression
-from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
-from jsbackup.formats.gaps import GapDigest
+from jsbackup.formats.digest import Digester, EncodedRows, GapDigest, MessageBatch, encode_rows
 from jsbackup.formats.segment import SegmentEncoder, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.memory import give_back, stay_small

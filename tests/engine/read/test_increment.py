@@ -18,8 +18,7 @@ from jsbackup.engine.read.increment import (
     plan_increment,
     signs_of_loss,
 )
-from jsbackup.formats.digest import StreamDigest
-from jsbackup.formats.gaps import digest_of_missing
+from jsbackup.formats.digest import StreamDigest, digest_of_missing
 from jsbackup.model import SequencePair, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup

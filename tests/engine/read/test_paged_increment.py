@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.read.increment import Increment, Whole, plan_increment
-from jsbackup.formats.gaps import digest_of_missing
+from jsbackup.formats.digest import digest_of_missing
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of

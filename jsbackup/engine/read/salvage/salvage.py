@@ -44,8 +44,7 @@ from jsbackup.errors import (
 )
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences
-from jsbackup.formats.sequences import SequenceSet, ranges_of
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, ranges_of
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, SegmentRef, total_of
