@@ -43,7 +43,7 @@ __all__ = [
 # even if it loses all of them: after a disaster, streams of the last hour must not keep the others from being restored.
 #
 # The time to live of single messages (`Nats-TTL`) is in their headers. It is looked at where a stream that has messages
-# would be replaced (`selection/limited.py`), and counts in the same way, except for markers of deleted keys.
+# would be replaced (`stored_facts.py`), and counts in the same way, except for markers of deleted keys.
 
 _LONG_NS = 3600 * 1_000_000_000  # a shorter `max_age` was perhaps meant in another unit
 _PART = (

@@ -7,7 +7,7 @@ each reserves what it is about to hold, and waits while the others hold too much
 Half a segment cannot be released, so waiting alone would be a deadlock. Therefore one of the waiting shares is the
 first: it may hold whatever it needs until its segment is stored and released; then another is first. The rest share
 `SHARED_BYTES`. In all that is `SHARED_BYTES` and one segment, or those that are compressed at once of a stream that is
-alone (`write/compressors.py`).
+alone (`write/segment_writer.py`).
 
 The waiting share that holds most becomes the first, so that most is released soonest. A thread must not wait for one
 share while it holds another.

@@ -107,7 +107,7 @@ async def _lacking(
 
 
 def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
-    """Return whether it seems to be the stream that was backed up, or one restored from it (as in `read/lives.py`)."""
+    """Return whether it seems to be the stream that was backed up, or one restored from it (as `read/sources.py`)."""
     return there.created == entry.created or 0 < there.state.first_ns == entry.state.first_ns
 
 

@@ -26,7 +26,7 @@ which is damaged.
 
 Put the records of writers back that were removed or damaged, from another repository that has copies.
 
-Without its record nothing that a writer has signed can be read (`crypto/writers.py`). A copy is taken only if the
+Without its record nothing that a writer has signed can be read (`crypto/signing.py`). A copy is taken only if the
 authority of this repository has signed it, as every record that counts: who can change the copy cannot make one. Which
 authority that is says the descriptor, which was compared with the user's keys when the repository was opened.
 
