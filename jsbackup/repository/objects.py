@@ -120,7 +120,7 @@ class SegmentRef:
     """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps, which need not rise, since clocks step.
 
     `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` a digest of the missing
-    sequences in between (`formats/digest.py`); "" if there are none, or an older jsbackup did not record them.
+    sequences in between (`formats/digest.py`); "" if there are none.
     """
 
     key: str

@@ -530,7 +530,6 @@ class HeldRun:
         self.extent = SegmentExtent(0, 0, 0, 0)
         self.ref: SegmentRef | None = None
         self._sha256 = hashlib.sha256() if digest else None
-        self._gaps = GapDigest()
         self._pieces: deque[PackedBatch] = deque()
 
     @property
@@ -554,17 +553,12 @@ class HeldRun:
         self.extent = self.extent + added if self.extent.messages else added
         if self._sha256 is not None:
             self._sha256.update(rows.encoded)
-            self._gaps.update(memoryview(columns_from_batch(batch).sequences).cast("B").cast("q"))
         self._pieces.append(PackedBatch(batch))
 
     def is_still(self, ref: SegmentRef) -> bool:
         """Return whether these are the messages of the stored segment."""
         same = self.extent == extent_of(ref)
         return same and self._sha256 is not None and self._sha256.hexdigest() == ref.digest
-
-    def named(self, ref: SegmentRef) -> SegmentRef:
-        """Return the segment of these messages. An older jsbackup did not record the missing sequences."""
-        return ref if ref.gaps else replace(ref, gaps=self._gaps.hex)
 
     def take(self) -> Iterator[MessageBatch]:
         """Yield the messages; each batch is released when it is yielded."""
@@ -822,7 +816,7 @@ class SegmentWriter:
             self._gone_bytes += ref.bytes if front else 0
             return
         if run.is_still(ref):
-            run.ref = run.named(ref)
+            run.ref = ref
             self._settle(run, [self._cuts.segment_bytes])
             return
         lost = max(ref.messages - run.extent.messages, 1)
