@@ -39,8 +39,9 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores import posix
 from jsbackup.stores.url import open_store
 from jsbackup.times import format_time

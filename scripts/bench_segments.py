@@ -45,7 +45,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores import posix
 from jsbackup.stores.local import LocalStore
 from jsbackup.times import format_time

@@ -11,7 +11,7 @@ MOST = 4
 
 # Others decide what these take.
 OTHERS = {
-    "formats/twin/records.py: decode_records",  # as its compiled twin
+    "formats/_kernels_py.py: decode_records",  # as its compiled twin
     "engine/link/connection.py: _process_msg",  # of nats-py
 }
 

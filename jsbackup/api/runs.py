@@ -37,11 +37,10 @@ from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSetti
 from jsbackup.errors import IncompleteError, JsBackupError, TargetConflict, UsageError
 from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
-from jsbackup.planning.selection.chosen_streams import needed_by
+from jsbackup.planning.selection.chosen_streams import needed_by, with_elsewhere
 from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.putting_back.chosen import first_found, possible_streams
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackRun
@@ -49,8 +48,8 @@ from jsbackup.putting_back.run import run_put_back
 from jsbackup.readable import in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import BackupResult
+from jsbackup.repository.manifest_json import Needed
 from jsbackup.repository.read.latest import Choice, Wanted
-from jsbackup.repository.read.needed import Needed
 from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.locking import LockRequest

@@ -32,11 +32,8 @@ from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.look.buckets.bucket import KeyRevision, KeyValueBucket
 from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
-from jsbackup.look.message import LookedUp
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.newest_messages import check_newest, newest_messages
-from jsbackup.look.segments import refs_within, wanted_rows
-from jsbackup.look.stream import message_at, with_messages
+from jsbackup.look.message import LookedUp, MessageFilter
+from jsbackup.look.stream import check_newest, message_at, newest_messages, refs_within, wanted_rows, with_messages
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.messages.followed import all_messages
@@ -46,14 +43,13 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import read_keys
+from jsbackup.repository.descriptor import in_a_folder
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.location import in_a_folder
-from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
+from jsbackup.repository.manifest import BackupResult, BackupSummary, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.sources import Wanted, counts
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 from jsbackup.times import datetime_of, format_time, parse_time
 from jsbackup.tool import TOOL

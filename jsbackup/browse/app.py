@@ -38,7 +38,7 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.html.page import STYLE
 from jsbackup.look.moment import option_text
 from jsbackup.planning.typed_options import restore_options
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.manifest import BackupSummary
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import parse_edge
 

@@ -18,25 +18,21 @@ from jsbackup.browse.render import Pages, Query, address, pager
 from jsbackup.config import format_bytes
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, check_bucket_key
-from jsbackup.look.buckets.key_values import KeyDifference, key_differences, value_starts
+from jsbackup.look.buckets.bucket_series import KeyDifference, key_differences, value_starts
 from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
 from jsbackup.look.message import LookedUp, headers_of
-from jsbackup.look.message_pages import PageStart, read_message_page
 from jsbackup.look.moment import option_text
-from jsbackup.look.stream import find_stream, message_at, with_messages
+from jsbackup.look.stream import PageStart, find_stream, message_at, read_message_page, with_messages
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
 from jsbackup.progress import NullProgress
 from jsbackup.readable import format_count
 from jsbackup.repository.keep.holds import find_hold
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import size_of
-from jsbackup.repository.read.config_diff import diff_configs
-from jsbackup.repository.read.diff import diff_stream
-from jsbackup.repository.read.segment_diff import find_spans
-from jsbackup.repository.summary import summary_of
+from jsbackup.repository.read.diff import diff_configs, diff_stream, find_spans
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation

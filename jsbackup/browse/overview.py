@@ -21,8 +21,8 @@ from jsbackup.html.page import environment
 from jsbackup.readable import format_count, format_seconds, in_short
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.retention import Policy, apply_policy
+from jsbackup.repository.manifest import BackupSummary
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import format_time, parse_time
 
 __all__ = ["NO_POLICY", "Tile", "key_figures", "next_removal", "overview_environment"]

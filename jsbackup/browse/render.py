@@ -22,7 +22,7 @@ from jsbackup.browse.overview import overview_environment
 from jsbackup.browse.payloads import payload_preview, visible
 from jsbackup.config import format_bytes, hide_logins
 from jsbackup.errors import UsageError
-from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.message import MessageFilter
 from jsbackup.names import BLANKS, is_subject
 from jsbackup.repository.manifest import Manifest
 from jsbackup.shell import quoted_command

@@ -5,7 +5,7 @@
 
 Each is just the config object of JetStream's API: no state, and no metadata under `_nats.`, which servers write
 themselves. Keys are sorted, with an indent of two spaces and a final newline, so that equal configs are equal files and
-a change is one line. Names of files are encoded like keys of the repository (`repository/names.py`). Names that differ
+a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`). Names that differ
 only in case get a part of their digest, because file systems of macOS and Windows would take one file for both.
 
 The file's name must match the config's `name`: otherwise a copied file with the old name in it would silently replace
@@ -40,8 +40,8 @@ from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
-from jsbackup.planning.configs.mapping_rules import is_server_subject
-from jsbackup.repository.names import encode_name, encode_name_with_digest
+from jsbackup.planning.configs.server_rules import is_server_subject
+from jsbackup.repository.layout import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [

@@ -22,7 +22,7 @@ from jsbackup.exchange.declared.nack import write_nack_files
 from jsbackup.exchange.declared.terraform import write_terraform_files
 from jsbackup.exchange.folder import NewFolder
 from jsbackup.exchange.importing import ARCHIVE_V1, ARCHIVE_V2, META_FILE, encode_meta
-from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive import ArchiveV2Writer, archive_batches
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import ArchivedConsumer, ConsumerState
@@ -33,14 +33,13 @@ from jsbackup.planning.changed_streams import (
     changed_entry,
     refuse_results,
 )
-from jsbackup.planning.selection.count_subset import reshaped_messages, survey
+from jsbackup.planning.selection.kept_messages import reshaped_messages, survey
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import archive_batches, archive_stream, state_to_restore
-from jsbackup.repository.write.pending_acks import load_consumer
-from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.repository.read.segments import prove_stream, state_to_restore
+from jsbackup.repository.write.stream_objects import load_consumer, read_opaque
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = [
@@ -128,7 +127,7 @@ def export_stream(
                 pieces = (
                     archive_batches(changed.batches(), writer, advance)
                     if changed
-                    else archive_stream(objects, stream, writer, advance)
+                    else archive_batches(prove_stream(objects, stream), writer, advance)
                 )
             file.writelines(pieces)
         new.write(folder + META_FILE, encode_meta(config, state))

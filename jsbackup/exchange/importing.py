@@ -95,14 +95,13 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
-from jsbackup.repository.write.new_backup import NewBackup, StoredStream
-from jsbackup.repository.write.pending_acks import store_consumer
-from jsbackup.repository.write.previous import imported_streams
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream, imported_streams
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments, untouched
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.times import ZERO_TIME, format_time, parse_time
 from jsbackup.tool import TOOL

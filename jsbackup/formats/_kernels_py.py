@@ -1,7 +1,7 @@
 """The readable twin of the compiled kernel `_kernels.pyx`: same names, same results, same error messages.
 
-It is used if the kernel could not be compiled, and it is the specification that the kernel is tested against. Below
-`twin/` are the larger parts, each with its format, and in `_shaping_py.py` masks and subjects. Here is the rest.
+It is used if the kernel could not be compiled, and it is the specification that the kernel is tested against. Masks and
+subjects are in `_shaping_py.py`, all else here, each part with its format.
 
 `index.db` subject entry (nats-server `server/filestore.go`, `recoverFullState`): uvarint length, subject, uvarint
 messages, uvarint first block, and uvarint last block where there is more than one message or the file's version is 4 or
@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_left
 from itertools import pairwise
+from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
 from jsbackup.formats._shaping_py import Masker, SubjectMapper, SubjectMatcher
-from jsbackup.formats.column_reader import bytes_of
-from jsbackup.formats.twin.column_writer import MAX_TAKE_BYTES
-from jsbackup.formats.twin.entries import (
-    MAX_ENTRY_BYTES,
-    MAX_NAME,
-    STREAM_DIGEST_KEY,
-    decode_entries,
-    encode_entries,
-    sum_digest,
-)
-from jsbackup.formats.twin.highwayhash import HighwayHash
-from jsbackup.formats.twin.records import MAX_RECORD_BYTES, decode_records, encode_records
-from jsbackup.formats.twin.s2 import s2_decode_block
-from jsbackup.formats.twin.varints import uvarint
+from jsbackup.formats.batch import Columns
+from jsbackup.formats.column_reader import ColumnReader, bytes_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,6 +47,561 @@ __all__ = [
     "skip_index_subjects",
     "sum_digest",
 ]
+
+
+# --- varints ---
+#
+# Varints of Go, of `encoding/binary`: a longer encoding than needed is allowed, the canonical one is the shortest.
+
+
+def uvarint(view: memoryview, at: int, where: str) -> tuple[int, int]:
+    """Return value and end of the uvarint at `at`; the end is 0 if the buffer ends inside it."""
+    value = shift = 0
+    start = at
+    end = len(view)
+    while at < end:
+        byte = view[at]
+        at += 1
+        if byte < 0x80:
+            if shift == 63 and byte > 1:
+                break
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if shift == 70:
+            break
+    else:
+        return 0, 0
+    raise FormatError(f"{where}: a number of more than 64 bits at byte {start}")
+
+
+def append_uvarint(out: bytearray, value: int) -> None:
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+# --- column writer ---
+#
+# Messages that are collected one by one, as columns.
+
+# One call takes no more than this plus one entry, so that int32 offsets are always enough.
+MAX_TAKE_BYTES = 1 << 30
+
+
+class ColumnWriter:
+    """Collects messages and returns them as `Columns`."""
+
+    __slots__ = (
+        "data",
+        "data_ends",
+        "header_ends",
+        "headers",
+        "present",
+        "sequences",
+        "subject_ends",
+        "subjects",
+        "timestamps",
+    )
+
+    def __init__(self) -> None:
+        self.sequences = array("q")
+        self.timestamps = array("q")
+        self.subject_ends = array("i", (0,))
+        self.subjects = bytearray()
+        self.present = bytearray()
+        self.header_ends = array("i", (0,))
+        self.headers = bytearray()
+        self.data_ends = array("i", (0,))
+        self.data = bytearray()
+
+    def append(self, sequence: int, timestamp: int, content: memoryview, subject: int, *, headers: int) -> None:
+        """Add a message whose `content` is its subject, header block and payload; `subject` and `headers` are their
+        sizes.
+        """
+        body = subject + headers
+        self.sequences.append(sequence)
+        self.timestamps.append(timestamp)
+        self.subjects += content[:subject]
+        self.subject_ends.append(len(self.subjects))
+        self.headers += content[subject:body]
+        self.header_ends.append(len(self.headers))
+        self.present.append(headers > 0)
+        self.data += content[body:]
+        self.data_ends.append(len(self.data))
+
+    def columns(self) -> Columns:
+        count = len(self.sequences)
+        validity: bytes | None = None
+        if not all(self.present):
+            bits = bytearray((count + 7) // 8)
+            for row, present in enumerate(self.present):
+                bits[row >> 3] |= present << (row & 7)
+            validity = bytes(bits)
+        return Columns(
+            count,
+            self.sequences.tobytes(),
+            self.timestamps.tobytes(),
+            self.subject_ends.tobytes(),
+            bytes(self.subjects),
+            validity,
+            self.header_ends.tobytes(),
+            bytes(self.headers),
+            self.data_ends.tobytes(),
+            bytes(self.data),
+        )
+
+
+# --- highwayhash ---
+#
+# HighwayHash (github.com/google/highwayhash, `highwayhash/hh_portable.h`): 64 and 256 bit, lanes little endian.
+
+_U64 = (1 << 64) - 1
+_M32 = 0xFFFFFFFF
+_LANES = Struct("<4Q")
+_INIT0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
+_INIT1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
+# The permutation of the bytes of a pair of lanes; spreads the bits that a multiplication mixed well.
+_ZIPPER_PAIR = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
+_zipper = itemgetter(*_ZIPPER_PAIR, *(i + 16 for i in _ZIPPER_PAIR))
+_State = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+
+def _initial(key: bytes) -> _State:
+    k = _LANES.unpack(key)
+    v0 = [a ^ b for a, b in zip(_INIT0, k, strict=True)]
+    v1 = [a ^ (b >> 32 | (b & _M32) << 32) for a, b in zip(_INIT1, k, strict=True)]
+    return (*v0, *v1, *_INIT0, *_INIT1)
+
+
+def _absorb(state: _State, data: memoryview | bytearray | bytes) -> _State:
+    """Mix in whole packets of 32 bytes. Unrolled over the four lanes, which is twice as fast."""
+    a0, a1, a2, a3, b0, b1, b2, b3, m0, m1, m2, m3, n0, n1, n2, n3 = state
+    pack, unpack, zipper, mask, low = _LANES.pack, _LANES.unpack, _zipper, _U64, _M32
+    for d0, d1, d2, d3 in _LANES.iter_unpack(data):
+        b0 = (b0 + d0 + m0) & mask
+        b1 = (b1 + d1 + m1) & mask
+        b2 = (b2 + d2 + m2) & mask
+        b3 = (b3 + d3 + m3) & mask
+        m0 ^= (b0 & low) * (a0 >> 32)
+        m1 ^= (b1 & low) * (a1 >> 32)
+        m2 ^= (b2 & low) * (a2 >> 32)
+        m3 ^= (b3 & low) * (a3 >> 32)
+        a0 = (a0 + n0) & mask
+        a1 = (a1 + n1) & mask
+        a2 = (a2 + n2) & mask
+        a3 = (a3 + n3) & mask
+        n0 ^= (a0 & low) * (b0 >> 32)
+        n1 ^= (a1 & low) * (b1 >> 32)
+        n2 ^= (a2 & low) * (b2 >> 32)
+        n3 ^= (a3 & low) * (b3 >> 32)
+        z0, z1, z2, z3 = unpack(bytes(zipper(pack(b0, b1, b2, b3))))
+        a0 = (a0 + z0) & mask
+        a1 = (a1 + z1) & mask
+        a2 = (a2 + z2) & mask
+        a3 = (a3 + z3) & mask
+        z0, z1, z2, z3 = unpack(bytes(zipper(pack(a0, a1, a2, a3))))
+        b0 = (b0 + z0) & mask
+        b1 = (b1 + z1) & mask
+        b2 = (b2 + z2) & mask
+        b3 = (b3 + z3) & mask
+    return (a0, a1, a2, a3, b0, b1, b2, b3, m0, m1, m2, m3, n0, n1, n2, n3)
+
+
+def _absorb_rest(state: _State, rest: bytes) -> _State:
+    """Mix in the last 1 to 31 bytes, spread over one packet together with their number."""
+    n = len(rest)
+    both = n << 32 | n
+
+    def turn(word: int) -> int:
+        return (word << n | word >> 32 - n) & _M32
+
+    v0 = [(v + both) & _U64 for v in state[:4]]
+    v1 = [turn(v >> 32) << 32 | turn(v & _M32) for v in state[4:8]]
+    packet = bytearray(32)
+    odd = n & 3
+    whole = n - odd
+    packet[:whole] = rest[:whole]
+    if n >= 16:
+        packet[28:] = rest[-4:]
+    elif odd:
+        packet[16:19] = bytes((rest[whole], rest[whole + (odd >> 1)], rest[n - 1]))
+    mixed: _State = (*v0, *v1, *state[8:])  # type: ignore[assignment]
+    return _absorb(mixed, packet)
+
+
+def _permute(state: _State, rounds: int) -> _State:
+    for _ in range(rounds):
+        turned = (state[2], state[3], state[0], state[1])
+        state = _absorb(state, _LANES.pack(*((v >> 32 | (v & _M32) << 32) for v in turned)))
+    return state
+
+
+def _reduce(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int]:
+    """Reduce 256 bits modulo x^128 + x^2 + x over GF(2)."""
+    high = x2 | (x3 & 0x3FFFFFFFFFFFFFFF) << 64
+    value = (x0 | x1 << 64) ^ high << 1 ^ high << 2
+    return value & _U64, value >> 64 & _U64
+
+
+class HighwayHash:
+    """HighwayHash with a 32-byte key. More data may follow after a digest."""
+
+    __slots__ = ("_rest", "_state")
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != 32:
+            raise ValueError("a HighwayHash key has 32 bytes")
+        self._state = _initial(key)
+        self._rest = b""
+
+    def update(self, data: Buffer) -> None:
+        view = bytes_of(data)
+        if self._rest:
+            need = 32 - len(self._rest)
+            if len(view) < need:
+                self._rest += view
+                return
+            self._state = _absorb(self._state, self._rest + view[:need])
+            view = view[need:]
+        whole = len(view) & ~31
+        if whole:
+            self._state = _absorb(self._state, view[:whole])
+        self._rest = bytes(view[whole:])
+
+    def _last(self) -> _State:
+        return _absorb_rest(self._state, self._rest) if self._rest else self._state
+
+    def digest64(self) -> bytes:
+        state = _permute(self._last(), 4)
+        return ((state[0] + state[4] + state[8] + state[12]) & _U64).to_bytes(8, "little")
+
+    def digest256(self) -> bytes:
+        s = _permute(self._last(), 10)
+        v0 = [(s[i] + s[i + 8]) & _U64 for i in range(4)]
+        v1 = [(s[i + 4] + s[i + 12]) & _U64 for i in range(4)]
+        return _LANES.pack(*_reduce(v0[0], v0[1], v1[0], v1[1]), *_reduce(v0[2], v0[3], v1[2], v1[3]))
+
+
+# --- entries ---
+#
+# Message entries of an archive v2, and digests of them.
+#
+# Archive-v2 entry (nats-server `server/archive/archive.go`): uvarint name length, zigzag varint timestamp, uvarint
+# sequence, uvarint header size, uvarint payload size, name, header block, payload. Varints are those of Go's
+# `encoding/binary`, in which a longer encoding than needed is allowed. The canonical encoding uses the shortest.
+
+# A message is at most 64 MiB (the server's limit for max_payload); a larger entry is damaged, not incomplete.
+MAX_ENTRY_BYTES = 96 << 20
+STREAM_DIGEST_KEY = b"jsbackup stream digest, version1"
+MAX_NAME = 0xFFFF
+_U256 = (1 << 256) - 1
+
+
+def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns, int]:
+    """Decode message entries from `offset` on; return them and the offset of the first byte not taken.
+
+    Stops before an incomplete entry, before an entry with sequence 0 (the end of the archive, or not a message) and
+    once the entries taken reach `max_bytes` or `MAX_TAKE_BYTES`; the first complete one is always taken. Sequences must
+    rise within a call. A header size of 0 means a message without headers.
+    """
+    view = bytes_of(buffer)
+    end = len(view)
+    if not 0 <= offset <= end:
+        raise ValueError("offset is outside the buffer")
+    limit = offset + min(max_bytes, MAX_TAKE_BYTES)
+    rows = ColumnWriter()
+    at, last = offset, 0
+    while at < end and (at < limit or at == offset):
+        numbers = []
+        cursor = at
+        for _ in range(5):
+            value, cursor = uvarint(view, cursor, "archive entry")
+            if cursor == 0:
+                return rows.columns(), at
+            numbers.append(value)
+            if len(numbers) == 3 and value == 0:
+                return rows.columns(), at
+        name, zigzag, sequence, headers, payload = numbers
+        if sequence >> 63:
+            raise FormatError(f"archive entry: sequence {sequence} out of range at byte {at}")
+        if name > MAX_NAME or headers > MAX_ENTRY_BYTES or payload > MAX_ENTRY_BYTES - headers:
+            raise FormatError(f"archive entry: too large at byte {at}")
+        if sequence <= last:
+            raise FormatError(f"archive entry: sequence {sequence} after {last} at byte {at}")
+        stop = cursor + name + headers + payload
+        if stop > end:
+            break
+        rows.append(sequence, zigzag >> 1 ^ -(zigzag & 1), view[cursor:stop], name, headers=headers)
+        at, last = stop, sequence
+    return rows.columns(), at
+
+
+def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
+    """Return the canonical archive-v2 encoding of all messages, concatenated, and the end of each as packed int64."""
+    reader = ColumnReader(columns)
+    out = bytearray()
+    ends = array("q")
+    last = 0
+    for row in range(columns.count):
+        sequence, timestamp = reader.sequences[row], reader.timestamps[row]
+        if sequence <= last:
+            raise FormatError(f"message batch: sequence {sequence} after {last} in row {row}")
+        last = sequence
+        subject, headers, data = reader.content(row)
+        if len(headers) + len(data) > MAX_ENTRY_BYTES:
+            raise FormatError(f"message batch: the message in row {row} is too large for an archive")
+        for value in (len(subject), (timestamp << 1 ^ timestamp >> 63) & _U64, sequence, len(headers), len(data)):
+            append_uvarint(out, value)
+        out += subject
+        out += headers
+        out += data
+        ends.append(len(out))
+    return bytes(out), ends.tobytes()
+
+
+def sum_digest(encoded: Buffer, ends: Buffer, total: bytes) -> bytes:
+    """Add the HighwayHash-256 (key `STREAM_DIGEST_KEY`) of each entry from `encode_entries` to `total`.
+
+    `total` and the result are 32-byte little-endian integers, as is each hash; the sum is modulo 2^256.
+    """
+    if len(total) != 32:
+        raise ValueError("a digest has 32 bytes")
+    view = bytes_of(encoded)
+    value = int.from_bytes(total, "little")
+    start = 0
+    packed = bytes_of(ends)
+    if len(packed) % 8:
+        raise FormatError("stream digest: bad entry ends")
+    for stop in packed.cast("q"):
+        if not start <= stop <= len(view):
+            raise FormatError("stream digest: bad entry ends")
+        hasher = HighwayHash(STREAM_DIGEST_KEY)
+        hasher.update(view[start:stop])
+        value += int.from_bytes(hasher.digest256(), "little")
+        start = stop
+    return (value & _U256).to_bytes(32, "little")
+
+
+# --- records ---
+#
+# Records of message blocks, which an archive v1 has.
+#
+# Archive-v1 record (nats-server `server/filestore.go`, the same from 2.10 to 2.15), little endian: `length u32 ·
+# sequence u64 · timestamp i64 · subject length u16 · subject · [header length u32 · headers] · payload ·
+# HighwayHash-64`. Bit 31 of the length says that headers are there. Bit 63 of the sequence marks an erased message or a
+# skipped sequence, bit 62 a tombstone, which speaks about another message. The checksum covers sequence and timestamp
+# as stored, subject, headers and payload, but no length. Records longer than 32 MiB are damage to the server.
+
+# The server's own limit for a record (rlBadThresh).
+MAX_RECORD_BYTES = 32 << 20
+_ERASED = 1 << 63
+_TOMBSTONE = 1 << 62
+_RECORD_HEAD = Struct("<IQqH")
+_RECORD_EMPTY = _RECORD_HEAD.size + 8
+_U32 = Struct("<I")
+
+
+def decode_records(
+    block: Buffer, key: bytes, offset: int, max_bytes: int, first_seq: int, after_seq: int, deleted: Buffer
+) -> tuple[Columns, bytes, int, int]:
+    """Decode the records of a whole message block from `offset` on.
+
+    Returns the live messages, the sequences named by tombstones (packed uint64, in order of occurrence), the offset of
+    the first record not read (the block's length at its end) and the highest sequence, from `after_seq` on, live or
+    dead. Dead are: erased ones, sequence 0, those below `first_seq`, those that do not rise, those in `deleted`
+    (sorted, packed uint64). Stops once the records of live messages reach `max_bytes` or `MAX_TAKE_BYTES`. Every
+    checksum is verified, also those of dead records and tombstones, as the server does.
+    """
+    view = bytes_of(block)
+    end = len(view)
+    if not 0 <= offset <= end:
+        raise ValueError("offset is outside the block")
+    packed = bytes_of(deleted)
+    if len(packed) % 8:
+        raise ValueError("deleted sequences have 8 bytes each")
+    hidden = packed.cast("Q")
+    limit = min(max_bytes, MAX_TAKE_BYTES)
+    if len(key) != 32:
+        raise ValueError("a HighwayHash key has 32 bytes")
+    rows = ColumnWriter()
+    tombstones = array("Q")
+    at, last, taken = offset, after_seq, 0
+    while at < end and (taken < limit or taken == 0):
+        if end - at < _RECORD_EMPTY:
+            raise FormatError(f"message block: cut short at byte {at}")
+        length, sequence, timestamp, subject = _RECORD_HEAD.unpack_from(view, at)
+        has_headers = length >> 31
+        length &= 0x7FFFFFFF
+        prefix = subject + 4 * has_headers
+        if length > MAX_RECORD_BYTES or length < _RECORD_EMPTY + prefix:
+            raise FormatError(f"message block: bad record length at byte {at}")
+        if length > end - at:
+            raise FormatError(f"message block: cut short at byte {at}")
+        body = at + _RECORD_HEAD.size
+        stop = at + length - 8
+        hasher = HighwayHash(key)
+        hasher.update(view[at + 4 : at + 20])
+        hasher.update(view[body : body + subject])
+        hasher.update(view[body + prefix : stop])
+        if hasher.digest64() != view[stop : stop + 8]:
+            raise FormatError(f"message block: wrong checksum of the record at byte {at}")
+        start = at
+        at += length
+        if sequence & _TOMBSTONE:
+            tombstones.append(sequence & ~(_TOMBSTONE | _ERASED))
+            continue
+        erased = sequence & _ERASED
+        sequence &= ~_ERASED
+        if sequence < first_seq or sequence <= last:
+            continue
+        last = sequence
+        if erased or _contains(hidden, sequence):
+            continue
+        headers = 0
+        if has_headers:
+            (headers,) = _U32.unpack_from(view, body + subject)
+            if headers > stop - body - prefix:
+                raise FormatError(f"message block: bad header length of the record at byte {start}")
+        if has_headers:
+            content = memoryview(bytes(view[body : body + subject]) + view[body + prefix : stop])
+        else:
+            content = view[body:stop]
+        rows.append(sequence, timestamp, content, subject, headers=headers)
+        taken += length
+    return rows.columns(), tombstones.tobytes(), at, last
+
+
+def _contains(ordered: memoryview, value: int) -> bool:
+    at = bisect_left(ordered, value)
+    return at < len(ordered) and ordered[at] == value
+
+
+def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tuple[bytes, int]:
+    """Encode records from `row` on while they fit in `max_bytes` (at least one); also return the next row.
+
+    Raises `FormatError` for records that no server would read back: over 32 MiB, or sequences of 62 bits or more.
+    """
+    reader = ColumnReader(columns)
+    if not 0 <= row <= columns.count:
+        raise ValueError("row is outside the batch")
+    if len(key) != 32:
+        raise ValueError("a HighwayHash key has 32 bytes")
+    limit = min(max_bytes, MAX_TAKE_BYTES)
+    out = bytearray()
+    first = row
+    last = 0
+    while row < columns.count:
+        sequence = reader.sequences[row]
+        if sequence <= last:
+            raise FormatError(f"message batch: sequence {sequence} after {last} in row {row}")
+        if sequence >= _TOMBSTONE:
+            raise FormatError(f"message batch: sequence {sequence} out of range in row {row}")
+        last = sequence
+        subject, headers, data = reader.content(row)
+        length = _RECORD_EMPTY + len(subject) + len(headers) + len(data) + (4 if headers else 0)
+        if length > MAX_RECORD_BYTES:
+            raise FormatError(f"message batch: the message in row {row} is too large for a message block")
+        if row > first and len(out) + length > limit:
+            break
+        flagged = length | (1 << 31 if headers else 0)
+        start = len(out)
+        out += _RECORD_HEAD.pack(flagged, sequence, reader.timestamps[row], len(subject))
+        hasher = HighwayHash(key)
+        hasher.update(bytes(out[start + 4 : start + 20]))
+        for part in (subject, headers, data):
+            hasher.update(part)
+        out += subject
+        if headers:
+            out += _U32.pack(len(headers))
+            out += headers
+        out += data
+        out += hasher.digest64()
+        row += 1
+    return bytes(out), row
+
+
+# --- s2 ---
+#
+# Decode blocks of S2.
+#
+# S2 block (github.com/klauspost/compress/s2, a superset of Snappy's): uvarint decoded length, then operations. The two
+# low bits of an operation's first byte are its kind, the six high bits its argument `m`.
+#
+#     00  literal   m < 60: the next m + 1 bytes; else m - 59 bytes of length follow, and the length is their value + 1
+#     01  copy      11 bits of offset (3 high bits of m, next byte), length 4 + (m & 7)
+#         repeat    the same with offset 0: copies from the last offset; if (m & 7) is 5, 6, 7, 1, 2, 3 bytes follow,
+#                   and the length is 8, 260, 65540 + their value
+#     10  copy      2 bytes of offset, length m + 1
+#     11  copy      4 bytes of offset, length m + 1
+
+
+def s2_decode_block(block: Buffer, max_size: int) -> bytes:
+    """Decode one S2 (or Snappy) block of at most `max_size` decoded bytes; raise `FormatError` for any other."""
+    source = bytes_of(block)
+    end = len(source)
+    size, at = uvarint(source, 0, "s2 block")
+    if at == 0 or at > 5 or size > 0xFFFFFFFF:
+        raise FormatError("s2 block: bad length")
+    if size > max_size:
+        raise FormatError(f"s2 block: {size} bytes declared, {max_size} allowed")
+    out = bytearray()
+    offset = 0
+    while at < end:
+        start = at
+        tag = source[at]
+        kind, m = tag & 3, tag >> 2
+        at += 1
+        if kind == 0:
+            length = m + 1
+            if m >= 60:
+                extra = m - 59
+                if end - at < extra:
+                    raise FormatError(f"s2 block: cut short at byte {start}")
+                length = int.from_bytes(source[at : at + extra], "little") + 1
+                at += extra
+            if length > end - at:
+                raise FormatError(f"s2 block: cut short at byte {start}")
+            if length > size - len(out):
+                raise FormatError(f"s2 block: more than the declared length at byte {start}")
+            out += source[at : at + length]
+            at += length
+            continue
+        width = (0, 1, 2, 4)[kind]
+        if end - at < width:
+            raise FormatError(f"s2 block: cut short at byte {start}")
+        value = int.from_bytes(source[at : at + width], "little")
+        at += width
+        if kind == 1:
+            length = (m & 7) + 4
+            value |= (m >> 3) << 8
+            if value == 0:
+                extra = max(0, (m & 7) - 4)
+                if end - at < extra:
+                    raise FormatError(f"s2 block: cut short at byte {start}")
+                if extra:
+                    length = int.from_bytes(source[at : at + extra], "little") + (8, 260, 65540)[extra - 1]
+                at += extra
+                value = offset
+        else:
+            length = m + 1
+        offset = value
+        filled = len(out)
+        if offset == 0 or offset > filled:
+            raise FormatError(f"s2 block: copy from before the start at byte {start}")
+        if length > size - filled:
+            raise FormatError(f"s2 block: more than the declared length at byte {start}")
+        source_at = filled - offset
+        if length <= offset:
+            out += out[source_at : source_at + length]
+        else:
+            pattern = out[source_at:]
+            out += (pattern * (length // offset + 1))[:length]
+    if len(out) != size:
+        raise FormatError(f"s2 block: {len(out)} bytes decoded, {size} declared")
+    return bytes(out)
+
 
 # What int32 offsets can say.
 MAX_TEXT_BYTES = (1 << 31) - 1

@@ -5,7 +5,7 @@ The framing is Snappy's (github.com/google/snappy, `framing_format.txt`) with th
 endian) and that many bytes:
 
     0xff         stream identifier, first of all and allowed again: `S2sTwO`, or `sNaPpY` for blocks of 64 KiB at most
-    0x00         checksum, then an S2 block (`twin/s2.py` has its format) of at most 4 MiB decoded
+    0x00         checksum, then an S2 block (`_kernels_py.py` has its format) of at most 4 MiB decoded
     0x01         checksum, then at most 4 MiB as they are
     0xfe         padding, skipped
     0x80-0xfd    skipped; 0x99 is S2's index of the stream

@@ -2,5 +2,5 @@
 
 In come a repository, manifests, and what is looked for; out go messages and small records about them. No server, no
 Spark, and nothing is written. Only the segments, row groups and columns that may have what is looked for are read
-(`segments.py`).
+(`stream.py`).
 """

@@ -1,7 +1,7 @@
 """The same streams in many backups of a repository: which backup has which segments, and which messages.
 
 Backups share segments, so each segment is searched once, however many backups name it. Those with messages that no
-earlier backup has are searched first; of the others, only those that may have what was found (`new_segments.py`).
+earlier backup has are searched first; of the others, only those that may have what was found (`moment.py`).
 
 A message is the same in several
 backups if stream, incarnation, sequence and content are. It is gone with the next backup of the same origin that has
@@ -21,10 +21,9 @@ from threading import Lock
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
-from jsbackup.look.message import LookedUp, messages_in
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.new_segments import Reach, folder_of, with_sequences
-from jsbackup.look.segments import heads, in_parallel, refs_within
+from jsbackup.look.message import LookedUp, MessageFilter, messages_in
+from jsbackup.look.moment import Reach, folder_of, with_sequences
+from jsbackup.look.stream import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from jsbackup import compute as pc
+from jsbackup.formats.segment import GroupBounds
+from jsbackup.repository.pages.segment_list import Part
 from jsbackup.times import datetime_of
+from jsbackup.transforms.cut import Cut, KeptShare
+from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.filters.subject_rules import subject_rows
 
-__all__ = ["Header", "LookedUp", "headers_of", "messages_in", "subject_text"]
+__all__ = ["ALL_MESSAGES", "Header", "LookedUp", "MessageFilter", "headers_of", "messages_in", "subject_text"]
+
 
 _VERSION = b"NATS/1.0"
 
@@ -65,3 +75,100 @@ def headers_of(block: bytes | None) -> list[Header]:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
+
+
+# --- message filter ---
+#
+# Which messages are looked for: by sequence or time, subject, headers and payload.
+#
+# All conditions must hold. A filter judges a page or segment by its bounds in the manifest, a row group by its
+# statistics, and messages by their columns; nothing is read that an earlier judgement rules out.
+
+_HEAD = ("sequence", "timestamp_ns", "subject")
+
+
+@dataclass(frozen=True)
+class MessageFilter:
+    """`subjects` are patterns of which one must match; none: any subject. `text` is part of the payload, as bytes.
+
+    `others` are conditions of `Filters` besides. Of these messages only the `chosen` ones are wanted, if that is given.
+    """
+
+    cut: Cut = field(default_factory=Cut)
+    subjects: tuple[str, ...] = ()
+    others: Filters = field(default_factory=Filters)
+    text: bytes = b""
+    chosen: RisingSequences | None = None
+
+    @classmethod
+    def of(cls, cut: Cut, filters: Filters, text: str = "") -> MessageFilter:
+        """Return a filter for all of these conditions."""
+        rest = replace(filters, subject=())
+        return cls(cut, filters.subject, rest, text.encode("utf-8", "surrogateescape"))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it judges by."""
+        judged = {*self.others.columns, *(["data"] if self.text else [])}
+        return (*_HEAD, *(name for name in ("headers", "data") if name in judged))
+
+    @property
+    def by_content(self) -> bool:
+        """Whether it needs more than sequences and times."""
+        return bool(self.subjects or self.others or self.text)
+
+    def wants_part(self, part: Part) -> bool:
+        """Return whether a page or segment may have such messages."""
+        return self._share(part) is not KeptShare.NONE and self._chooses(part.first_seq, part.last_seq)
+
+    def _chooses(self, first: int, last: int) -> bool:
+        """Return whether any of these sequences is chosen."""
+        return self.chosen is None or self.chosen.rank(last) > self.chosen.rank(first - 1)
+
+    def _share(self, part: Part) -> KeptShare:
+        return self.cut.share(part.first_seq, part.last_seq, part.min_ns, part.max_ns)
+
+    def wants_group(self, bounds: GroupBounds) -> bool:
+        """Return whether a row group may have such messages."""
+        sequences, times = bounds.sequence, bounds.timestamp_ns
+        if sequences and times and self.cut.share(*sequences, *times) is KeptShare.NONE:
+            return False
+        if sequences and not self._chooses(*sequences):
+            return False
+        if not self.subjects or bounds.subject is None:
+            return True
+        low, high = bounds.subject
+        # A bound may be a shortened subject, so that only as much of it is compared.
+        return any(low[: len(one)] <= one and high[: len(one)] >= one[: len(high)] for one in self._prefixes)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row of a batch, which has at least `columns`, whether it is wanted."""
+        masks = [] if not self.cut else [self.cut.rows(batch)]
+        if self.chosen is not None:
+            masks.append(self.chosen.rows(batch.column("sequence")))
+        if self.subjects:
+            masks.append(subject_rows(batch.column("subject"), self.subjects))
+        if self.text:
+            masks.append(pc.match_substring(batch.column("data"), self.text))
+        if self.others and (kept := self.others.rows(batch)) is not None:
+            masks.append(kept)
+        return reduce(pc.and_, masks) if masks else pc.is_valid(batch.column("sequence"))
+
+    def any_row(self, batch: pa.RecordBatch) -> bool:
+        return bool(self.rows(batch).true_count)
+
+    @cached_property
+    def _prefixes(self) -> list[bytes]:
+        return [_literal_part(one).encode() for one in self.subjects]
+
+
+ALL_MESSAGES = MessageFilter()
+
+
+def _literal_part(pattern: str) -> str:
+    """Return what all subjects that match begin with."""
+    tokens = pattern.split(".")
+    for at, token in enumerate(tokens):
+        if token in ("*", ">"):
+            return "".join(f"{one}." for one in tokens[:at])
+    return pattern

@@ -2,19 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from typing import BinaryIO, ClassVar, Self, TypeVar, cast
 
+import pyarrow as pa
+
+from jsbackup import compute as pc
 from jsbackup.config import nearest
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
-from jsbackup.look.message import LookedUp, messages_in
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.segments import matching
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.broken_lists import refuse_unlisted
+from jsbackup.formats.batch import BATCH_SCHEMA
+from jsbackup.formats.segment import Probe, scan_segment
+from jsbackup.look.message import LookedUp, MessageFilter, messages_in, subject_text
+from jsbackup.memory import give_back
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects, PageRef
+from jsbackup.repository.pages.segment_list import SegmentList, parts_of
+from jsbackup.repository.read.losses import refuse_unlisted
 from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule, find_newest, newest_rows, rows_of_subjects
+from jsbackup.transforms.rename import StreamKind, kinds_of
 
-__all__ = ["find_stream", "first_of_last", "last_messages", "message_at", "messages_of", "with_messages"]
+__all__ = [
+    "ListedMessage",
+    "MessagePage",
+    "PageStart",
+    "StoredBucket",
+    "check_newest",
+    "find_stream",
+    "first_of_last",
+    "heads",
+    "in_parallel",
+    "last_messages",
+    "matching",
+    "message_at",
+    "messages_of",
+    "newest_messages",
+    "read_message_page",
+    "refs_within",
+    "wanted_rows",
+    "with_messages",
+]
+
+
+# --- segments ---
+#
+# Read of a stream only the segments that may have what is looked for, and of these only the row groups and columns.
+#
+# The manifest's bounds rule out segments, and the statistics in a segment's footer row groups. Then the columns that
+# the filter judges by are decoded, and the others only of row groups that have wanted messages.
+#
+# Every object is read whole and its SHA-256 compared before any of it is decoded. Reading ranges would need fewer
+# bytes, but the footer has no checksum, and a damaged one ends the process when its statistics are read (pyarrow 26): a
+# search could neither trust it nor survive it.
+
+# They wait for the store, or compute SHA-256. What they hold is within the budget of `Objects.room`, but not what they
+# decode, so few work on large segments at once. Small ones cost little but the wait for the store.
+_THREADS, _FOR_SMALL = 3, 16
+_SMALL_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+def refs_within(
+    segments: Sequence[SegmentRef], wanted: MessageFilter, *, newest_first: bool = False
+) -> Iterator[SegmentRef]:
+    """Yield the segments that may have such messages, by their bounds. Reads no other pages, and each when it is due.
+
+    Raises as iteration over `StreamBackup.segments`.
+    """
+    read = segments.read if isinstance(segments, SegmentList) else None
+    parts = parts_of(segments)
+    for part in reversed(parts) if newest_first else parts:
+        if not wanted.wants_part(part):
+            continue
+        if isinstance(part, PageRef):
+            assert read is not None, "only lists have pages"
+            yield from refs_within(SegmentList(read(part), read), wanted, newest_first=newest_first)
+        else:
+            yield part
+
+
+def matching(
+    objects: Objects, segments: Sequence[SegmentRef], wanted: MessageFilter, *, newest_first: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted messages with all columns, in rising sequence, or batch by batch from the last to the first (the
+    rows of each still rise). One segment is in memory while its messages are yielded.
+
+    Raises:
+        IntegrityError: an object is missing, or damaged.
+        KeyUnavailable: it is encrypted, and no key that opens it was given.
+        StoreError: it cannot be read.
+    """
+    refs = refs_within(segments, wanted, newest_first=newest_first)
+    for ref in _holding(objects, refs, wanted):
+        # Without the memory budget: a thread that reads two streams side by side would wait for itself.
+        yield from wanted_rows(objects.fetch(ref), wanted, BATCH_SCHEMA.names, newest_first=newest_first)
+        give_back(ref.bytes)
+
+
+def _holding(objects: Objects, refs: Iterable[SegmentRef], wanted: MessageFilter) -> Iterator[SegmentRef]:
+    """Yield the segments that have such messages. Searches them in several threads if bounds do not tell."""
+    if not wanted.by_content:
+        yield from refs
+        return
+
+    def look(ref: SegmentRef) -> SegmentRef | None:
+        return ref if any(True for _ in heads(objects, ref, wanted, wanted.columns)) else None
+
+    # The search often ends with the first ones: few are read ahead.
+    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as found:
+        yield from (ref for ref in found if ref is not None)
+
+
+def heads(
+    objects: Objects,
+    ref: SegmentRef,
+    wanted: MessageFilter,
+    columns: Sequence[str],
+    *,
+    turn: AbstractContextManager[object] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of the wanted messages of a segment. `columns` have those that the filter judges by. The
+    segment is held within the memory budget until the iterator ends. A large one is decoded within `turn`, if there is
+    one: what is decoded is not in the budget. Raises as `matching`.
+    """
+    with objects.room.share() as share:
+        share.hold(ref.size)
+        data = objects.fetch(ref)
+        with turn if turn is not None and ref.bytes > _SMALL_BYTES else nullcontext():
+            yield from wanted_rows(data, wanted, columns)
+
+
+def wanted_rows(
+    data: bytes, wanted: MessageFilter, columns: Sequence[str], *, newest_first: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the wanted messages in a segment that is known to be the stored one."""
+    judged = wanted.by_content and not set(columns) <= set(wanted.columns)
+    probe = Probe(wanted.columns, wanted.any_row) if judged else None
+    source = cast(BinaryIO, pa.BufferReader(data))
+    for batch in scan_segment(source, columns, wanted.wants_group, probe, newest_first=newest_first):
+        found = batch.filter(wanted.rows(batch))
+        if found.num_rows:
+            yield found
+
+
+def in_parallel(task: Callable[[SegmentRef], T], refs: Iterable[SegmentRef]) -> Generator[T, None, None]:
+    """Yield the result of the task for each segment, in order. A few are worked on ahead, more of them if the first
+    ones are small. Raises as the task.
+    """
+    iterator = iter(refs)
+    first = list(islice(iterator, _FOR_SMALL))
+    threads = _FOR_SMALL if all(ref.bytes <= _SMALL_BYTES for ref in first) else _THREADS
+    return in_order((partial(task, ref) for ref in chain(first, iterator)), threads)
 
 
 def find_stream(manifest: Manifest, name: str) -> StreamBackup:
@@ -86,3 +230,173 @@ def message_at(objects: Objects, manifest: Manifest, stream: StreamBackup, seque
     else:
         there = f"it has {captured.first_seq} to {captured.last_seq}"
     raise JsBackupError(f"stream {stream.name} has no message {sequence} in backup {manifest.id}: {there}")
+
+
+# --- newest messages ---
+#
+# Of the wanted messages of a stream only the newest ones of each subject: found in a pass of its own.
+
+
+def check_newest(manifest: Manifest, stream: StreamBackup, rule: NewestRule | None) -> None:
+    """Raise UsageError if the rule is not for this stream of a backup."""
+    if rule is not None and rule.compact and StreamKind.KEY_VALUE not in kinds_of(stream.name, stream.config):
+        raise UsageError(
+            f"stream {stream.name} of backup {manifest.id} is not a key-value bucket, and --kv-compact is for keys",
+            hint="For other streams there is --last-per-subject 1.",
+        )
+
+
+def newest_messages(
+    objects: Objects, stream: StreamBackup, wanted: MessageFilter, rule: NewestRule | None
+) -> MessageFilter:
+    """Return the filter for those of the wanted messages that the rule keeps, all without one. Raises as `matching`."""
+    if rule is None:
+        return wanted
+
+    def read() -> Iterable[pa.Table]:
+        return in_parallel(partial(_newest, objects, wanted, rule), refs_within(stream.segments, wanted))
+
+    return replace(wanted, chosen=find_newest(rule, read))
+
+
+def _newest(objects: Objects, wanted: MessageFilter, rule: NewestRule, ref: SegmentRef) -> pa.Table:
+    names = {*wanted.columns, *rule.columns}
+    batches = heads(objects, ref, wanted, [name for name in BATCH_SCHEMA.names if name in names])
+    rows = [NEWEST_SCHEMA.empty_table(), *(rows_of_subjects(batch, rule) for batch in batches)]
+    return newest_rows(pa.concat_tables(rows), rule)
+
+
+# --- message pages ---
+#
+# Messages of a stream a page at a time, from a sequence on or back: for streams of millions.
+#
+# A page reads the segments from its sequence on until it is full, or until it was told to stop. So it may have few
+# messages, or none, and still say where to go on.
+
+_START_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PageStart:
+    """The sequence that a page begins with; going `back`, it is that of its last message. 0: the end of the stream."""
+
+    sequence: int = 0
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message with the `start` of its payload of `size` bytes. `headers` is the header block."""
+
+    sequence: int
+    timestamp_ns: int
+    subject: str
+    headers: bytes | None
+    size: int
+    start: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages in rising sequence. `more` is where the search goes on in the same direction, None at the end of the
+    stream; `stopped`: it was told to stop before the page was full.
+    """
+
+    messages: tuple[ListedMessage, ...]
+    more: int | None
+    stopped: bool = False
+
+
+def read_message_page(
+    objects: Objects,
+    stream: StreamBackup,
+    wanted: MessageFilter,
+    *,
+    start: PageStart,
+    most: int,
+    is_over: Callable[[], bool],
+) -> MessagePage:
+    """Return up to `most` of the wanted messages. `is_over` is asked before each segment but the first.
+
+    Raises as `matching`.
+    """
+    found: list[ListedMessage] = []
+    first = True
+    for ref in _refs(stream, wanted, start):
+        if not first and is_over():
+            return _page(found, start, ref.last_seq if start.back else ref.first_seq, stopped=True)
+        first = False
+        for one in _listed(objects, ref, wanted, start):
+            if len(found) == most:
+                return _page(found, start, one.sequence)
+            found.append(one)
+    return _page(found, start, None)
+
+
+def _page(found: list[ListedMessage], start: PageStart, more: int | None, *, stopped: bool = False) -> MessagePage:
+    return MessagePage(tuple(reversed(found) if start.back else found), more, stopped)
+
+
+def _refs(stream: StreamBackup, wanted: MessageFilter, start: PageStart) -> Iterator[SegmentRef]:
+    bound, cut = AtSequence(start.sequence), wanted.cut
+    within = wanted
+    if start.sequence:
+        within = replace(wanted, cut=Cut(cut.since, bound) if start.back else Cut(bound, cut.until))
+    for ref in refs_within(stream.segments, within, newest_first=start.back):
+        if wanted.wants_part(ref):
+            yield ref
+
+
+def _listed(objects: Objects, ref: SegmentRef, wanted: MessageFilter, start: PageStart) -> Iterator[ListedMessage]:
+    for batch in matching(objects, (ref,), wanted, newest_first=start.back):
+        if start.sequence:
+            compare = pc.less_equal if start.back else pc.greater_equal
+            batch = batch.filter(compare(batch.column("sequence"), pc.int64_array([start.sequence])[0]))
+        rows = range(batch.num_rows)
+        yield from (_listed_row(batch, row) for row in (reversed(rows) if start.back else rows))
+
+
+def _listed_row(batch: pa.RecordBatch, row: int) -> ListedMessage:
+    sequence, timestamp_ns, subject, headers, data = batch.columns
+    payload = data[row].as_buffer()
+    return ListedMessage(
+        sequence[row].as_py(),
+        timestamp_ns[row].as_py(),
+        subject_text(subject[row].as_py()),
+        headers[row].as_py(),
+        payload.size,
+        payload.slice(0, min(payload.size, _START_BYTES)).to_pybytes(),
+    )
+
+
+# --- stored bucket ---
+#
+# What a bucket and an object store in a backup share: a stream with a prefix in its name, and who finds it.
+
+
+class StoredBucket:
+    """The bucket of `stream`, whose messages can be read. Names of such streams begin with `prefix`."""
+
+    prefix: ClassVar[str]
+
+    def __init__(self, objects: Objects, manifest: Manifest, stream: StreamBackup) -> None:
+        self.manifest = manifest
+        self.stream = stream
+        self.objects = objects
+
+    @classmethod
+    def find(cls, objects: Objects, manifest: Manifest, name: str) -> Self:
+        """Return the bucket; `name` may also be that of its stream.
+
+        Raises:
+            UsageError: the backup has none, or only its configuration.
+            UnsupportedError: it is in an archive format that is not known here.
+        """
+        names = {stream.name for stream in manifest.streams}
+        if name in names and name.startswith(cls.prefix) and cls.prefix + name not in names:
+            name = name.removeprefix(cls.prefix)
+        return cls(objects, manifest, with_messages(manifest, find_stream(manifest, cls.prefix + name)))
+
+    @property
+    def name(self) -> str:
+        return self.stream.name.removeprefix(self.prefix)

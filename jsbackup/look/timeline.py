@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jsbackup import compute as pc
-from jsbackup.look.message_filter import ALL_MESSAGES
-from jsbackup.look.segments import heads
+from jsbackup.look.message import ALL_MESSAGES
+from jsbackup.look.stream import heads
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, parts_of, size_of

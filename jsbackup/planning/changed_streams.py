@@ -14,15 +14,13 @@ from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused
 from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import RestoreOptions, RestorePlan
-from jsbackup.planning.obfuscating import obfuscated_entry
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.reshaping import Reshaped, about_markers, about_part, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, about_unseen, unseen
-from jsbackup.planning.selection.missed import against_missed
+from jsbackup.planning.selection.chosen_streams import against_missed
+from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, about_unseen, obfuscated_entry, unseen
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
-from jsbackup.planning.selection.renumbering import about_renumbered, against_renumbering
-from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.planning.selection.subset import KeptStream, about_renumbered, against_renumbering
 from jsbackup.planning.subjects import SubjectIndex, first_overlap
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, StreamBackup

@@ -16,7 +16,7 @@ from jsbackup.exit_codes import first_of
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.configs.features import Version
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
-from jsbackup.planning.interrupted.staged import StagedCopy
+from jsbackup.planning.interrupted import StagedCopy
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.repository.manifest import ObjectRef, StreamBackup

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory
-from jsbackup.planning.configs.adapting import adapt
 from jsbackup.planning.configs.features import (
     fit_consumer,
     fit_stream,
@@ -21,22 +20,26 @@ from jsbackup.planning.configs.overrides import against_overrides, against_subje
 from jsbackup.planning.configs.server_rules import about_server_rules, against_server_rules
 from jsbackup.planning.configs.stream_config import (
     about_config,
+    adapt,
     against_config,
     as_created,
     check_configs,
     config_changes,
     overrides_for,
 )
-from jsbackup.planning.copies.copies import fit_copies
+from jsbackup.planning.copies.copies import cut_of_copy, ends_of_mirrors, fit_copies
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.copies.creation_order import origins_first
-from jsbackup.planning.copies.mirror_ends import cut_of_copy, ends_of_mirrors
 from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
-from jsbackup.planning.expiry import against_expiry, find_expiring
-from jsbackup.planning.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
-from jsbackup.planning.interrupted.leftovers import grown_leftovers
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import find_copies
+from jsbackup.planning.forecast import (
+    about_destroyed,
+    about_messages,
+    against_expiry,
+    estimate_seconds,
+    find_expiring,
+    may_come_again,
+)
+from jsbackup.planning.interrupted import find_copies, grown_leftovers, is_marked
 from jsbackup.planning.model import (
     Action,
     Consumers,
@@ -49,12 +52,22 @@ from jsbackup.planning.model import (
 )
 from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
+from jsbackup.planning.selection.chosen_streams import (
+    about_missed,
+    about_missing,
+    choose_streams,
+    staged_copies,
+    with_cause,
+)
 from jsbackup.planning.selection.masking import about_unseen, unseen
-from jsbackup.planning.selection.missed import about_missed, with_cause
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
-from jsbackup.planning.selection.renumbering import about_renumbered, against_renumbering
-from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
+from jsbackup.planning.selection.subset import (
+    NOTHING_COUNTED,
+    KeptStream,
+    about_renumbered,
+    against_renumbering,
+    kept_by_bounds,
+)
 from jsbackup.planning.subjects import SubjectIndex
 from jsbackup.protocol.info import state_to_json, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup

@@ -1,6 +1,6 @@
 """Checks before a restore sends anything: its plan is not refused, and the objects that it needs are there.
 
-A restore reads each object once. So before anything is changed its objects are only looked at (`presence.py`). Each is
+A restore reads each object once. So before anything is changed its objects are only looked at (`verify.py`). Each is
 checked against its SHA-256 when it is read, before any of it is sent. If that fails, the incomplete stream is removed.
 
 That must not cost what the target had before. So all objects of some streams are read twice, first here
@@ -19,29 +19,58 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
+from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused, TargetConflict
 from jsbackup.failure import Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
-from jsbackup.planning.rules import Finding
+from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.readable import alike, format_count, of_streams, without_name
-from jsbackup.repository.checks.presence import find_absent
-from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
+from jsbackup.repository.checks.verify import Checker, Level, Problem, find_absent, verify_backup
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.salvage import find_lost, salvage
+from jsbackup.repository.pages.segment_list import parts_of
+from jsbackup.repository.read.losses import find_lost, salvage
 from jsbackup.transforms.cut import Cut
 
 __all__ = [
     "LEFT",
     "PartialPlan",
     "check_before_removal",
+    "locked_away",
     "look_at_objects",
     "missing_objects",
     "plan_what_is_left",
+    "refuse_if_locked",
     "refuse_if_refused",
     "without",
 ]
+
+
+# --- readable keys ---
+#
+# Check once, before anything is sent, whether the given keys open what a plan needs.
+
+_REASON = "the messages of this backup are encrypted, and no key that reads them was given"
+
+
+def locked_away(objects: Objects, plan: RestorePlan) -> list[Finding]:
+    """Return a refusal if the plan needs objects that are encrypted, and no key that reads them was given."""
+    if objects.sealing.reads or not any(_needs_objects(action) for action in plan.actions):
+        return []
+    return [Finding("", Rule.KEY_MISSING, _REASON, NEEDS_IDENTITY)]
+
+
+def refuse_if_locked(objects: Objects, plan: RestorePlan) -> None:
+    """Raise KeyUnavailable in that case."""
+    for found in locked_away(objects, plan):
+        raise KeyUnavailable(f"nothing was restored: {found.reason}", hint=found.hint)
+
+
+def _needs_objects(action: Action) -> bool:
+    pending = any(planned.pending is not None for planned in action.consumers)
+    return pending or bool(parts_of(action.entry.segments) or action.entry.opaque)
+
 
 LEFT = (
     "See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "

@@ -13,9 +13,14 @@ from jsbackup.config import MAY_MISS, nearest
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, Consumers, RestoreOptions, Target
-from jsbackup.planning.obfuscating import about_obfuscation, against_obfuscation
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, against_payload_masks
+from jsbackup.planning.selection.masking import (
+    about_masks,
+    about_nothing_kept,
+    about_obfuscation,
+    against_obfuscation,
+    against_payload_masks,
+)
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.shell import shell_word

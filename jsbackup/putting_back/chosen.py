@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from jsbackup.engine.link.source import FindBackup
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.look.buckets.bucket import KeyValueBucket, key_subjects
-from jsbackup.look.message import LookedUp
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.newest_messages import newest_messages
-from jsbackup.look.stream import find_stream, messages_of, with_messages
+from jsbackup.look.message import LookedUp, MessageFilter
+from jsbackup.look.stream import find_stream, messages_of, newest_messages, with_messages
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.putting_back.model import PutBackOptions
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup

@@ -3,7 +3,7 @@
 `required_features` names the features that a tool must know: a tool that does not know one of them stops.
 
     signatures    documents are signed; `"signatures": {"scheme": "ed25519", "authority": <64 hex digits>}` says by
-                  whose leave (`writers.py`)
+                  whose leave (`signing.py`)
     pages         long lists of segments are stored in pages (`pages/`)
     encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
                   says for whom. Goes with signatures.
@@ -18,19 +18,138 @@ The descriptor is in the same store as everything else, so with a key it is chec
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from jsbackup.errors import UnsupportedError
+from jsbackup.config import similar
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    NoFolder,
+    ObjectExists,
+    ObjectNotFound,
+    RepositoryNotFound,
+    UnsupportedError,
+    UsageError,
+)
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
+from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
-from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
-from jsbackup.stores.base import Data
+from jsbackup.repository.objects import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
+from jsbackup.stores.base import Data, Store, enclosing_of, glance_of
 
-__all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
+__all__ = [
+    "FORMAT_VERSION",
+    "KNOWN_FEATURES",
+    "Descriptor",
+    "decode_descriptor",
+    "encode_descriptor",
+    "fetch_descriptor",
+    "holds_anything",
+    "in_a_folder",
+    "is_vacant",
+    "no_repository",
+    "nothing_at",
+    "put_descriptor",
+    "read_descriptor",
+    "refuse_inside",
+    "refuse_occupied",
+]
+
+
+# --- location ---
+#
+# A location without a descriptor: empty, something else, a repository that lost it, or the folder above repositories.
+#
+# It may be any folder or bucket, so only a part of it is listed (`glance_of`), and anything unreadable is skipped.
+
+# Left by an interrupted `init`.
+_TRACES = {
+    layout.ObjectKind.PROBE,
+    layout.ObjectKind.IDENTITY,
+    layout.ObjectKind.READER,
+    layout.ObjectKind.REMOVED_READER,
+    layout.ObjectKind.WRITER,
+}
+
+# How many names beside a location are compared with it.
+_MOST_BESIDE = 1000
+
+# How many repositories are listed.
+_NAMED = 5
+
+
+@contextmanager
+def in_a_folder() -> Iterator[None]:
+    """Raise RepositoryNotFound if something else is in the place of the repository's folder."""
+    try:
+        yield
+    except NoFolder as error:
+        raise RepositoryNotFound(f"no repository at {error.location}: {error.reason}", hint=error.hint) from None
+
+
+def holds_anything(store: Store) -> bool:
+    """Return whether the location holds anything, or may. Raises StoreError if it cannot be read."""
+    seen = glance_of(store)
+    return bool(seen.keys) or not seen.complete
+
+
+def is_vacant(store: Store) -> bool:
+    """Return whether it is empty, except for probes: someone may be making a repository at this moment."""
+    seen = glance_of(store)
+    return seen.complete and all(layout.kind_of(key) is layout.ObjectKind.PROBE for key in seen.keys)
+
+
+def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
+    """Return what is wrong with a location without a descriptor.
+
+    None if it is empty, apart from leftovers of an interrupted `init`. Raises StoreError if it cannot be read.
+    """
+    kinds = {
+        layout.kind_of(key) for prefix in (layout.BACKUPS, layout.SEGMENTS) for key in glance_of(store, prefix).keys
+    }
+    if kinds & {layout.ObjectKind.MANIFEST, layout.ObjectKind.SEGMENT}:
+        return IntegrityError(
+            f"the repository at {store.location} has lost its descriptor {layout.DESCRIPTOR}",
+            hint="Restore the file from a copy; the backups themselves may be intact.",
+        )
+    seen = glance_of(store)
+    if below := [
+        key.removesuffix("/" + layout.DESCRIPTOR) for key in seen.keys if key.endswith("/" + layout.DESCRIPTOR)
+    ]:
+        named = in_short([f"{store.location.rstrip('/')}/{folder}" for folder in below], most=_NAMED)
+        return RepositoryNotFound(
+            f"no repository at {store.location}; there are repositories below: {named}",
+            hint="Name one of them with --repo.",
+        )
+    if not seen.complete or {layout.kind_of(key) for key in seen.keys} - _TRACES:
+        return RepositoryNotFound(
+            f"no repository at {store.location}, which holds other files", hint="Check the location."
+        )
+    return None
+
+
+def nothing_at(store: Store) -> RepositoryNotFound:
+    """Return the error for an empty location. A repository beside it with a similar name is suggested."""
+    beside = _similar_beside(Path(store.location)) if store.location.startswith("/") else None
+    hint = f"Did you mean {beside}?" if beside else "Check the location. 'jsbackup init' makes a repository there."
+    return RepositoryNotFound(f"no repository at {store.location}", hint=hint)
+
+
+def _similar_beside(folder: Path) -> Path | None:
+    try:
+        names = [one.name for one in islice(folder.parent.iterdir(), _MOST_BESIDE)]
+        found = [folder.parent / name for name in similar(folder.name, names)]
+        return next((one for one in found if (one / layout.DESCRIPTOR).is_file()), None)
+    except OSError:
+        return None
+
 
 FORMAT_VERSION = 1
 SIGNATURES = "signatures"
@@ -136,3 +255,76 @@ def _feature(fields: DocumentFields, name: str, scheme: str, required: Collectio
     if found is not None and (other := found.text("scheme")) != scheme:
         raise UnsupportedError(f"{found.where}: unknown scheme {other[:80]!r}", hint="Use a newer jsbackup.")
     return found
+
+
+# --- stored descriptor ---
+#
+# The descriptor in its store: reading it, putting it into an empty location.
+
+_MAX_DESCRIPTOR_BYTES = 1 << 20
+
+
+def read_descriptor(store: Store) -> Descriptor:
+    """Return the descriptor. Raises as `Repository.open`."""
+    data = fetch_descriptor(store)
+    try:
+        return decode_descriptor(data)
+    except FormatError as error:
+        hint = f"Restore {layout.DESCRIPTOR} from a copy of this repository; the backups themselves may be intact."
+        raise error.with_hint(hint) from error
+
+
+def put_descriptor(store: Store, descriptor: Descriptor) -> None:
+    """Store the descriptor of a new repository. Raises UsageError if there is one by now."""
+    try:
+        store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
+    except ObjectExists:  # someone else was faster
+        raise _exists(store) from None
+
+
+def fetch_descriptor(store: Store) -> bytes:
+    """Return the descriptor as it is stored. Raises RepositoryNotFound, IntegrityError and StoreError."""
+    with suppress(ObjectNotFound):
+        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
+    error = no_repository(store) or nothing_at(store)
+    # The descriptor is stored before any backup: objects that were seen may belong to a new repository.
+    try:
+        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
+    except ObjectNotFound:
+        raise error from None
+
+
+def refuse_occupied(store: Store) -> None:
+    """Raise UsageError if there is a repository, or something else, or if the location is inside of a repository."""
+    if _has_descriptor(store):
+        raise _exists(store)
+    refuse_inside(store)
+    found = no_repository(store)
+    if found is None:
+        return
+    if _has_descriptor(store):  # it was made just now
+        raise _exists(store)
+    if isinstance(found, RepositoryNotFound):
+        raise UsageError(f"{store.location} is not empty, and is not a repository", hint="Choose an empty location.")
+    raise found
+
+
+def refuse_inside(store: Store) -> None:
+    """Raise UsageError if the location is inside of another repository, which would hold objects that it lacks."""
+    if (other := enclosing_of(store, layout.DESCRIPTOR)) is not None:
+        raise UsageError(
+            f"{store.location} is inside of the repository {other}",
+            hint="Choose an empty location outside of it. That repository itself is named without its subfolders.",
+        )
+
+
+def _has_descriptor(store: Store) -> bool:
+    try:
+        store.head(layout.DESCRIPTOR)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _exists(store: Store) -> UsageError:
+    return UsageError(f"there is a repository at {store.location} already")

@@ -33,28 +33,27 @@ from jsbackup.repository.catalog import (
     MAX_CATALOG_BYTES,
     Catalog,
     CatalogEntry,
-    encode_catalog,
-    entry_of,
-)
-from jsbackup.repository.checks.manifest_chain import Evidence, Gap, check_chain, check_links, refuse_gaps
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.documents import Documents
-from jsbackup.repository.manifest_json import decode_manifest
-from jsbackup.repository.stored_catalogs import (
     StoredCatalogs,
     delete_catalogs,
     delete_witnesses,
+    encode_catalog,
+    entry_of,
     list_catalogs,
     newest_of,
     read_witnesses,
 )
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.checks.manifest_chain import Evidence, Gap, check_chain, check_links, refuse_gaps
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents
+from jsbackup.repository.manifest import BackupSummary
+from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
     "Inventory",
     "UnreadableBackup",
     "damaged_catalogs",
+    "find_gaps",
+    "find_missing",
     "newest_catalog",
     "note_backup",
     "read_catalogs",
@@ -64,6 +63,7 @@ __all__ = [
     "tend_catalog",
     "write_catalog",
 ]
+
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Inventory:
     entries: tuple[CatalogEntry, ...]
     unreadable: tuple[UnreadableBackup, ...] = ()
     warnings: tuple[str, ...] = ()
-    gaps: tuple[Gap, ...] = ()  # backups that seem to be removed or replaced; `evidence.py` makes sure
+    gaps: tuple[Gap, ...] = ()  # backups that seem to be removed or replaced; `find_gaps` makes sure
 
     @property
     def summaries(self) -> tuple[BackupSummary, ...]:
@@ -382,3 +382,71 @@ def _read(documents: Documents, backup: str) -> CatalogEntry | UnreadableBackup 
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
         return UnreadableBackup(backup, error)
+
+
+# --- evidence ---
+#
+# Read from a repository what `manifest_chain.py` checks.
+
+
+def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expect: str | None = None) -> list[Gap]:
+    """Return what is wrong with the chain of backups. Backups may be made and forgotten meanwhile.
+
+    Reads all manifests; or, besides those of `wanted`, only those that the newest catalog does not cover.
+
+    Raises:
+        KeyUnavailable: no key that opens documents was given.
+        StoreError: the store does not answer.
+    """
+    found = check_chain(_gather(documents, wanted), expect)
+    if not found:
+        return []
+    # Manifests are added and removed between two listings, but the same one does not vanish twice.
+    again = check_chain(_gather(documents, wanted), expect)
+    return [gap for gap in again if gap.backup in {first.backup for first in found}]
+
+
+def find_missing(documents: Documents) -> list[Gap]:
+    """Return the backups whose manifests were removed or replaced by something else than jsbackup, oldest first.
+
+    Raises as `find_gaps`.
+    """
+    return [gap for gap in find_gaps(documents, wanted=()) if gap.backup]
+
+
+def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:
+    listed = _sizes_of_manifests(documents)
+    catalog, warnings, witnessed = read_catalogs(documents)
+    named = {entry.id: entry for entry in catalog.entries} if catalog else {}
+    known = {
+        backup: entry
+        for backup, size in listed.items()
+        if (entry := named.get(backup)) and entry.size == size and wanted is not None and backup not in wanted
+    }
+    reads = [
+        partial(_entry_or_damaged, documents, backup, named.get(backup)) for backup in listed if backup not in known
+    ]
+    found = list(in_order(reads, _THREADS))
+    present = known | {entry.id: entry for entry in found if isinstance(entry, CatalogEntry)}
+    damaged = frozenset(backup for backup in found if isinstance(backup, str))
+    witnesses = read_witnesses(documents, witnessed & (present.keys() - named.keys()))
+    return Evidence(present, damaged, catalog, warnings, witnessed, witnesses)
+
+
+def _sizes_of_manifests(documents: Documents) -> dict[str, int]:
+    found = ((layout.backup_id_of(info.key), info.size) for info in documents.list(layout.BACKUPS))
+    return {backup: size for backup, size in found if backup is not None}
+
+
+def _entry_or_damaged(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry | str | None:
+    """Return the entry of a manifest; its id if it is damaged, None if it was removed since it was listed."""
+    key = layout.manifest_key(backup)
+    try:
+        stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
+        if entry is not None and (entry.size, entry.sha256) == (stored.size, stored.sha256):
+            return entry
+        return entry_of(decode_manifest(stored.data, key), stored)
+    except ObjectNotFound:
+        return None
+    except (IntegrityError, UnsupportedError):
+        return backup

@@ -4,43 +4,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from itertools import chain, pairwise
+from typing import Any, Protocol, TypeAlias
 
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import (
+    ArchiveFormat,
     BackupResult,
     Manifest,
+    ReadAs,
+    Reading,
     Selection,
     SkippedStream,
     Source,
     StreamBackup,
-    StreamPageRef,
     UnlistedStreams,
 )
+from jsbackup.repository.objects import StreamPageRef
 from jsbackup.repository.origin import OriginFields
-from jsbackup.repository.pages.captures import captured_as, captures_to_json
-from jsbackup.repository.pages.named_streams import is_sorted, read_named
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json, time_from_json
-from jsbackup.repository.pages.stream_page_json import stream_pages_from_json, stream_pages_to_json
-from jsbackup.repository.pages.stream_pages import StreamPages
+from jsbackup.repository.pages.stream_json import (
+    reading_from_json,
+    reading_to_json,
+    stream_from_json,
+    stream_to_json,
+    time_from_json,
+)
+from jsbackup.repository.pages.stream_pages import StreamPages, stream_pages_from_json, stream_pages_to_json
 from jsbackup.stores.base import Data
+from jsbackup.times import parse_time
 
 __all__ = [
     "FORMAT_VERSION",
+    "Needed",
+    "captured_as",
+    "captures_to_json",
     "decode_manifest",
     "encode_manifest",
+    "is_sorted",
     "later_source",
     "noted",
+    "read_named",
+    "read_needed",
     "selection_from_json",
     "selection_to_json",
 ]
+
+
+# --- captures ---
+#
+# How and when the streams of pages were captured: what of them differs with each backup, so that manifests have it.
+#
+# The streams in which nothing had changed are named by no list, and share one window of time: from the first of their
+# captures to the last.
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """How and when a stream was captured."""
+
+    archive_format: ArchiveFormat
+    read: Reading | None
+    begun: str
+    ended: str
+
+    @classmethod
+    def of(cls, stream: StreamBackup) -> _Capture:
+        return cls(stream.archive_format, stream.read, stream.captured.begun, stream.captured.ended)
+
+    def to_json(self) -> JsonObject:
+        return {
+            "archive_format": self.archive_format,
+            "read": reading_to_json(self.read),
+            "begun": self.begun,
+            "ended": self.ended,
+        }
+
+    @classmethod
+    def from_json(cls, fields: DocumentFields) -> _Capture:
+        return cls(
+            fields.choice("archive_format", ArchiveFormat),
+            reading_from_json(fields.optional_fields("read")),
+            time_from_json(fields, "begun"),
+            time_from_json(fields, "ended"),
+        )
+
+
+def captured_as(
+    streams: Iterable[StreamBackup], fields: DocumentFields, *, all_listed: Callable[[], bool] = lambda: True
+) -> Iterator[StreamBackup]:
+    """Yield streams of pages as the manifest with these fields captured them. Raises FormatError.
+
+    `all_listed` returns, when all were read, whether no page was left out.
+    """
+    captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
+    others = fields.optional_fields("unchanged")
+    unchanged = None if others is None else _Capture.from_json(others)
+    names: set[str] = set()
+    for stream in streams:
+        if stream.name in names:  # at once: a hostile list may go on for ever
+            fields.wrong("pages", "a list of streams with different names")
+        names.add(stream.name)
+        capture = captures.pop(stream.name, unchanged)
+        if capture is None:
+            fields.wrong("captures", f"with one of stream {stream.name}")
+        yield stream.captured_again(capture.begun, capture.ended, capture.archive_format, capture.read)
+    if captures and all_listed():
+        fields.wrong("captures", "without streams that no page lists")
+
+
+def captures_to_json(streams: Sequence[StreamBackup]) -> JsonObject:
+    """Return how and when each stream was captured, for `captured_as`."""
+    kinds = [_kind(stream) for stream in streams]
+    counted = Counter(kind for kind in kinds if kind is not None)
+    common = max(counted, key=lambda kind: (counted[kind], kind), default=None)
+    alike = [stream for stream, kind in zip(streams, kinds, strict=True) if kind is not None and kind == common]
+    named = [
+        {"stream": stream.name, **_Capture.of(stream).to_json()}
+        for stream, kind in zip(streams, kinds, strict=True)
+        if kind is None or kind != common
+    ]
+    return {"captures": named, "unchanged": _window(alike).to_json() if alike else None}
+
+
+def _kind(stream: StreamBackup) -> tuple[str, str, str] | None:
+    """Return what streams have in common whose capture is stored once; None for one of which messages were read."""
+    read = stream.read
+    if read is None:
+        return stream.archive_format, "", ""
+    if read.how is not ReadAs.INCREMENT or read.extra:
+        return None
+    return stream.archive_format, read.how, read.why
+
+
+def _window(streams: Sequence[StreamBackup]) -> _Capture:
+    """Return the capture that has the first begin and the last end. Many have the same, so few times are parsed."""
+    return replace(
+        _Capture.of(streams[0]),
+        begun=min({stream.captured.begun for stream in streams}, key=parse_time),
+        ended=max({stream.captured.ended for stream in streams}, key=parse_time),
+    )
+
+
+# --- named streams ---
+#
+# The streams of some names in a long list of streams that is in the order of names: only their pages are read.
+#
+# A stream that copies from others is read with them, because it depends on them how it is restored.
+
+
+def is_sorted(streams: Sequence[StreamBackup]) -> bool:
+    return all(one.name < other.name for one, other in pairwise(streams))
+
+
+def read_named(
+    pages: Sequence[StreamPageRef],
+    names: Collection[str],
+    read: Callable[[Sequence[StreamPageRef]], Iterable[StreamBackup]],
+) -> tuple[Sequence[StreamBackup], tuple[StreamPageRef, ...]]:
+    """Return the streams of the pages that can have these names, or those of their origins; and the other pages.
+
+    The streams are in the order of names if those of each page are. `read` returns the streams of some pages; its
+    errors are raised.
+    """
+    firsts = [page.first for page in pages]
+    found: dict[str, StreamBackup] = {}
+    seen: set[int] = set()
+    wanted, due = set(names), set(names)
+    while due:
+        # A name is in the last page that does not begin after it.
+        new = {at for at in (bisect_right(firsts, name) - 1 for name in due) if at >= 0} - seen
+        seen |= new
+        listed = list(read([pages[at] for at in sorted(new)])) if new else []
+        if not is_sorted(listed):
+            return listed, tuple(page for at, page in enumerate(pages) if at not in seen)
+        found.update((stream.name, stream) for stream in listed)
+        origins = {origin for name in due if name in found for origin in _origins_of(found[name].config)}
+        due = origins - wanted
+        wanted |= due
+    streams = [found[name] for name in sorted(found)]
+    return streams, tuple(page for at, page in enumerate(pages) if at not in seen)
+
+
+def _origins_of(config: JsonObject) -> Iterator[str]:
+    """Yield the names of the streams that one with this configuration copies from. Some may be of another account."""
+    sources = config.get("sources")
+    for one in (config.get("mirror"), *(sources if isinstance(sources, list) else ())):
+        if isinstance(one, dict) and isinstance(name := one.get("name"), str):
+            yield name
+
 
 FORMAT_VERSION = 2
 _UNPAGED_VERSION = 1  # of a manifest that names no page
@@ -229,3 +389,32 @@ def selection_from_json(fields: DocumentFields) -> Selection:
         allow_empty=fields.get("allow_empty") is not None and fields.boolean("allow_empty"),
         extra=fields.rest(),
     )
+
+
+# --- needed ---
+#
+# Read a manifest for the streams that a command needs: of a long list of streams only the pages that have them.
+
+Needed: TypeAlias = Sequence[Collection[str]]
+"""Streams, each by the names that it may have. None of them: all streams are needed."""
+
+
+class _Reader(Protocol):
+    """A repository."""
+
+    def manifest(self, backup: str, *, in_part: bool = ..., names: Collection[str] | None = ...) -> Manifest: ...
+
+
+def read_needed(repository: _Reader, backup: str, needed: Needed, *, in_part: bool) -> Manifest:
+    """Return the manifest of a backup with the needed streams, those they copy from, and perhaps others.
+
+    If one of them is not there, all streams are read: who reports that names others that may be meant. Raises as
+    `Repository.manifest`.
+    """
+    if not needed:
+        return repository.manifest(backup, in_part=in_part)
+    manifest = repository.manifest(backup, in_part=in_part, names=frozenset(chain.from_iterable(needed)))
+    there = {stream.name for stream in manifest.streams}
+    if manifest.unread and any(there.isdisjoint(names) for names in needed):
+        return repository.manifest(backup, in_part=in_part)
+    return manifest

@@ -1,13 +1,13 @@
 """Memory for messages on their way to and from segments, shared by all streams of a run.
 
 A segment is completely in memory before it is stored and when it is read: up to 32 MiB (or the repository's own size,
-`segment_size.py`) if it cannot be compressed. Many streams at once would take many times that. So they share a `Room`:
+`objects.py`) if it cannot be compressed. Many streams at once would take many times that. So they share a `Room`:
 each reserves what it is about to hold, and waits while the others hold too much.
 
 Half a segment cannot be released, so waiting alone would be a deadlock. Therefore one of the waiting shares is the
 first: it may hold whatever it needs until its segment is stored and released; then another is first. The rest share
 `SHARED_BYTES`. In all that is `SHARED_BYTES` and one segment, or those that are compressed at once of a stream that is
-alone (`write/compressors.py`).
+alone (`write/segment_writer.py`).
 
 The waiting share that holds most becomes the first, so that most is released soonest. A thread must not wait for one
 share while it holds another.

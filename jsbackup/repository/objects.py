@@ -10,18 +10,272 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
 from jsbackup.formats.compression import ZSTD, Compression
+from jsbackup.formats.digest import StreamDigest
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.sealing import PLAIN, Sealing
 from jsbackup.repository.memory_budget import Room
-from jsbackup.repository.refs import AnyRef, folder_of, id_of
-from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes
 from jsbackup.stores.base import Data, LateStore, Store
 
-__all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "has_bytes", "put_named", "sha256_of"]
+__all__ = [
+    "ID_BYTES",
+    "MAX_OBJECT_BYTES",
+    "MAX_SEGMENT_BYTES",
+    "MIN_SEGMENT_BYTES",
+    "PLAIN",
+    "SEGMENT_BYTES",
+    "AnyRef",
+    "Extra",
+    "ObjectRef",
+    "Objects",
+    "OpaqueRef",
+    "PageRef",
+    "PlainSealing",
+    "Sealing",
+    "SegmentRef",
+    "StoredObject",
+    "StreamPageRef",
+    "fitting_bytes",
+    "folder_of",
+    "has_bytes",
+    "id_of",
+    "is_segment_size",
+    "put_named",
+    "sha256_of",
+]
+
+
+# --- segment size ---
+#
+# How many bytes of messages a segment takes: the usual size, and which sizes a repository may have instead.
+#
+# Bytes are raw: those of the messages in the encoding that digests are made of. A larger single message makes a segment
+# by itself.
+#
+# The limits have reasons. A segment is in memory as a whole while it is stored and while it is read, and no object may
+# have more than 256 MiB; older versions read no larger ones either. Below 4 KiB the object, its requests and its entry
+# in each manifest cost more than the messages.
+
+# Large enough that the latency of a request does not matter and a terabyte has thirty thousand objects; small enough
+# that one fits into memory, and that a rewrite or a damaged object costs little. Measured: 64 MiB are no faster,
+# neither to store nor to restore, and take 32 MiB more at the peak if nothing can be compressed.
+SEGMENT_BYTES = 32 << 20
+
+MIN_SEGMENT_BYTES = 4 << 10
+MAX_SEGMENT_BYTES = 256 << 20
+
+# What Parquet and encryption may add to messages that cannot be compressed: at most 128 row groups with up to 20 KB
+# each in the footer, and 16 bytes to 64 KiB. So an object stays below the limit of 256 MiB.
+_AROUND_BYTES = 4 << 20
+
+
+def is_segment_size(size: int) -> bool:
+    """Return whether a repository may have segments of so many raw bytes."""
+    return MIN_SEGMENT_BYTES <= size <= MAX_SEGMENT_BYTES
+
+
+def fitting_bytes(size: int) -> int:
+    """Return where to cut for segments of `size` raw bytes, so that each makes an object of at most
+    `MAX_SEGMENT_BYTES`.
+    """
+    return min(size, MAX_SEGMENT_BYTES - _AROUND_BYTES)
+
+
+# --- refs ---
+#
+# References to stored objects, as manifests and pages name them, and a short id for each.
+#
+# Words: *raw bytes* (`bytes`) are bytes of the canonical encoding (`formats/digest.py`), `size` is that of a stored
+# object, `sha256` is over the stored object, `digest` over messages.
+
+Extra = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A stored object: its key, size and SHA-256 in hex."""
+
+    key: str
+    size: int
+    sha256: str
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueRef:
+    """A piece of a verbatim snapshot, zstd-compressed; `bytes` is its size before compression."""
+
+    key: str
+    size: int
+    sha256: str
+    bytes: int
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps, which need not rise, since clocks step.
+
+    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` a digest of the missing
+    sequences in between (`formats/digest.py`); "" if there are none.
+    """
+
+    key: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    min_ns: int
+    max_ns: int
+    size: int
+    sha256: str
+    digest: str
+    fingerprint: StreamDigest
+    gaps: str = ""
+    extra: Extra = field(default_factory=dict)
+
+    @property
+    def dense(self) -> bool:
+        """Whether no sequence is missing in between."""
+        return self.messages == self.last_seq - self.first_seq + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """A stored page: a document that lists consecutive segments of a stream (`level` 0), or pages of the level below.
+
+    `name` identifies its content: SHA-256 of the document, or its HMAC in an encrypted repository. The rest are totals
+    over its segments: their number, messages, raw bytes, stored bytes, first and last sequence, bounds of the times,
+    and the sum of the fingerprints.
+    """
+
+    key: str
+    size: int
+    sha256: str
+    level: int
+    name: str
+    segments: int
+    messages: int
+    bytes: int
+    stored_bytes: int
+    first_seq: int
+    last_seq: int
+    min_ns: int
+    max_ns: int
+    fingerprint: StreamDigest
+
+    @property
+    def dense(self) -> bool:
+        """Whether no sequence is missing in between."""
+        return self.messages == self.last_seq - self.first_seq + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPageRef:
+    """A stored page that lists streams of a backup, from the one named `first`; see `stream_pages.py`.
+
+    `name` is the SHA-256 of the document as it is stored, or its HMAC in an encrypted repository. `messages` and
+    `bytes` are those captured of its streams.
+    """
+
+    key: str
+    size: int
+    sha256: str
+    name: str
+    first: str
+    streams: int
+    messages: int
+    bytes: int
+
+
+AnyRef = SegmentRef | ObjectRef | OpaqueRef | PageRef | StreamPageRef
+
+
+def folder_of(ref: AnyRef) -> str:
+    """Return the folder that holds the object: that of its stream, or that of all pages of streams."""
+    return ref.key.rpartition("/")[0]
+
+
+# Bytes of SHA-256: collisions among a million objects are unlikely.
+ID_BYTES = 12
+
+
+def id_of(ref: AnyRef) -> bytes:
+    """Return `ID_BYTES` bytes that identify key, size, SHA-256 and the stated content."""
+    said: tuple[object, ...] = (ref.key, ref.size, ref.sha256)
+    if isinstance(ref, SegmentRef):
+        said += (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint.hex)
+    elif isinstance(ref, PageRef):
+        said += (ref.level, ref.segments, ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.fingerprint.hex)
+    elif isinstance(ref, OpaqueRef):
+        said += (ref.bytes,)
+    return hashlib.sha256("\0".join(map(str, said)).encode()).digest()[:ID_BYTES]
+
+
+# --- sealing ---
+#
+# How the content of objects becomes the bytes that are stored: as it is, or encrypted (`opening.py`).
+#
+# A sealing decides three things: the names of objects (a digest or a stream's name in a key would reveal to anybody who
+# can list keys what is stored), the stored bytes, and how they are read again.
+
+
+class Sealing(Protocol):
+    """`suffix` ends the keys of sealed objects; `reads` says whether a key that opens all of them was given."""
+
+    @property
+    def suffix(self) -> str: ...
+
+    @property
+    def reads(self) -> bool: ...
+
+    def name(self, digest: str) -> str:
+        """Return the name that stands for a digest in a key. Both are 64 hex digits; equal digests have equal names.
+
+        Raises `KeyUnavailable` without the key that is needed to write.
+        """
+
+    def folder(self, name: str, incarnation: str) -> str:
+        """Return the folder of a stream's objects, without a slash at the end. Errors as `layout.stream_folder` and
+        `name`.
+        """
+
+    def seal(self, data: Data) -> Data:
+        """Return the bytes to store. They may differ each time. Errors as `name`."""
+
+    def unseal(self, key: str, data: bytes) -> bytes:
+        """Return the content of the object under `key`.
+
+        Raises:
+            KeyUnavailable: the needed key was not given, or does not fit.
+            IntegrityError: it is damaged.
+        """
+
+
+class PlainSealing:
+    """Stores content as it is."""
+
+    suffix = ""
+    reads = True
+
+    def name(self, digest: str) -> str:
+        return digest
+
+    def folder(self, name: str, incarnation: str) -> str:
+        return layout.stream_folder(name, incarnation)
+
+    def seal(self, data: Data) -> Data:
+        return data
+
+    def unseal(self, key: str, data: bytes) -> bytes:
+        return data
+
+
+PLAIN = PlainSealing()
+
 
 # At least as large as any object that we store: the largest segment, or one message of at most 96 MiB, uncompressible.
 MAX_OBJECT_BYTES = MAX_SEGMENT_BYTES
@@ -80,10 +334,10 @@ def has_bytes(store: Store, key: str, data: memoryview) -> bool:
 class Objects:
     """A store with a sealing, and a memory budget for objects. May be used from several threads.
 
-    `damaged` returns the ids of objects known to be damaged, with their folders (`damaged.py`); it is called once, when
+    `damaged` returns the ids of objects known to be damaged, with their folders (`ledger.py`); it is called once, when
     needed, and by `look_for_damage`. `found_damaged` has the same of objects that were found damaged here.
 
-    `segment_bytes` is the size of new segments, raw (`segment_size.py`); `compression` is theirs.
+    `segment_bytes` is the size of new segments, raw; `compression` is theirs.
     """
 
     def __init__(

@@ -18,52 +18,97 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jsbackup.errors import (
-    FormatError,
-    IntegrityError,
-    JsBackupError,
-    ObjectNotFound,
-    RepositoryNotFound,
-    UsageError,
-)
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, ObjectNotFound, RepositoryNotFound, UsageError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.repository import layout
-from jsbackup.repository.checks.damaged import read_damaged
+from jsbackup.repository.catalog import contradicted
+from jsbackup.repository.checks.ledger import read_damaged
 from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
-from jsbackup.repository.crypto.opened import opened_access
-from jsbackup.repository.descriptor import Descriptor, decode_descriptor
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.documents import Documents
-from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
-from jsbackup.repository.location import in_a_folder
-from jsbackup.repository.manifest import Manifest, Source, StreamBackup
-from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.page_store import PageStore
-from jsbackup.repository.pages.stream_pages import StreamPages
-from jsbackup.repository.refs import SegmentRef
-from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.repository.stored_descriptor import (
+from jsbackup.repository.descriptor import (
+    Descriptor,
+    decode_descriptor,
     fetch_descriptor,
+    in_a_folder,
     put_descriptor,
     read_descriptor,
     refuse_occupied,
 )
-from jsbackup.repository.write.manifest_links import ManifestLinks
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents, decode_document
+from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
+from jsbackup.repository.manifest import Manifest, Source, StreamBackup
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import SEGMENT_BYTES, Objects, SegmentRef
+from jsbackup.repository.pages.segment_pages import PageStore
+from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.new_keys import NewKeys
+    from jsbackup.repository.manifest_json import Needed
     from jsbackup.repository.read.latest import Choice
-    from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.sources import Wanted
 
-__all__ = ["Repository"]
+
+__all__ = [
+    "ManifestLinks",
+    "Repository",
+]
+
+
+# --- manifest links ---
+#
+# How a manifest names the one before it: by id and SHA-256, so that neither can be removed or replaced unnoticed.
+
+
+class ManifestLinks:
+    """The links from manifests of one repository to those before them. `signed`: its documents are signed."""
+
+    def __init__(self, documents: Documents, *, signed: bool) -> None:
+        self._documents = documents
+        self._signed = signed
+        self._sha256: dict[str, str] = {}  # of manifests that were read or stored, by backup
+
+    def note(self, backup: str, sha256: str) -> None:
+        """Note the SHA-256 of a manifest that was read."""
+        self._sha256[backup] = sha256
+
+    def note_committed(self, backup: str, sha256: str) -> None:
+        """Note the SHA-256 of the newest manifest: no earlier one is named again."""
+        self._sha256 = {backup: sha256}
+
+    def linked(self, manifest: Manifest, backups: Callable[[], list[str]]) -> Manifest:
+        """Return the manifest with the SHA-256 of the one before it. `backups` returns all that there are, in order: a
+        signed manifest names the newest that can be read.
+        """
+        if not self._signed:
+            if manifest.previous is None:
+                return manifest
+            return replace(manifest, previous_sha256=self._sha256_of(manifest.previous))
+        for previous in reversed([backup for backup in backups() if backup != manifest.id]):
+            with suppress(ObjectNotFound, IntegrityError):  # forgotten just now, or damaged, which `verify` reports
+                stored = self._documents.fetch(layout.manifest_key(previous), MAX_DOCUMENT_BYTES)
+                return replace(manifest, previous=previous, previous_sha256=stored.sha256)
+        return replace(manifest, previous=None, previous_sha256=None)
+
+    def _sha256_of(self, backup: str) -> str | None:
+        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, forgotten, or not the one that
+        its witness names: then naming it would hide that.
+        """
+        if backup not in self._sha256:
+            with suppress(ObjectNotFound, IntegrityError):
+                key = layout.manifest_key(backup)
+                stored = self._documents.fetch(key, MAX_DOCUMENT_BYTES)
+                decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
+                self._sha256[backup] = stored.sha256
+        found = self._sha256.get(backup)
+        return found if found is None or not contradicted(self._documents, {backup: found}) else None
+
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +157,7 @@ class Repository:
 
         `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
         has the keys that encrypt and sign; without it the repository is plain. `segment_bytes` is the size of its
-        segments, raw, within the limits of `segment_size.py`; `compression` is theirs. `making` is called before the
+        segments, raw, within the limits of `objects.py`; `compression` is theirs. `making` is called before the
         descriptor is put: if anything fails before, there is no repository.
 
         Raises:
@@ -138,7 +183,7 @@ class Repository:
             put_keys(store, new_keys, created)
         making()
         put_descriptor(store, descriptor)
-        return cls(store, descriptor, opened_access(store, descriptor, keys))
+        return cls(store, descriptor, _opened_access(store, descriptor, keys))
 
     @classmethod
     def create_replica(
@@ -151,13 +196,13 @@ class Repository:
         """
         refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
-        from jsbackup.repository.crypto.copied_keys import bring_first_keys
+        from jsbackup.repository.crypto.new_keys import bring_first_keys
 
         bring_first_keys(source.store, store, source.descriptor, source.signers)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
         put_descriptor(store, descriptor)
-        return cls(store, descriptor, opened_access(store, descriptor, keys))
+        return cls(store, descriptor, _opened_access(store, descriptor, keys))
 
     @classmethod
     def open(cls, store: Store, keys: GivenKeys = NO_KEYS) -> Repository:
@@ -173,7 +218,7 @@ class Repository:
             StoreError: the store does not answer.
         """
         descriptor = read_descriptor(store)
-        return cls(store, descriptor, opened_access(store, descriptor, keys))
+        return cls(store, descriptor, _opened_access(store, descriptor, keys))
 
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
@@ -336,8 +381,8 @@ class Repository:
             UsageError: it does not mean exactly one backup.
             FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
         """
+        from jsbackup.repository.manifest_json import read_needed
         from jsbackup.repository.read.latest import Choice, Wanted, choose_latest, with_damage  # backups need none
-        from jsbackup.repository.read.needed import read_needed
 
         if text == layout.LATEST:
             wanted = wanted or Wanted()
@@ -365,3 +410,12 @@ class Repository:
         manifest = decode_manifest(stored.data, key, pages, in_part=in_part, names=names)
         self._links.note(backup, stored.sha256)
         return manifest
+
+
+def _opened_access(store: Store, descriptor: Descriptor, keys: GivenKeys) -> Access:
+    """Return what the keys open. A plain repository imports no cryptography. Raises as `open_access`."""
+    if descriptor.authority is None and keys == NO_KEYS:
+        return Access()
+    from jsbackup.repository.crypto.opening import open_access
+
+    return open_access(store, descriptor, keys)

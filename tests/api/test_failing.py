@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import jsbackup
-from jsbackup.repository.keep.seen_leases import list_leases
+from jsbackup.repository.keep.leases import list_leases
 from jsbackup.stores.local import LocalStore
 from tests.api.shop import Shop, fill, look, rows
 from tests.harness.api import call, connected

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jsbackup.browse.overview import next_removal
-from jsbackup.repository.checks.verified import remember_damaged
+from jsbackup.repository.checks.ledger import remember_damaged
 from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.retention import Policy
-from jsbackup.repository.refs import folder_of, id_of
+from jsbackup.repository.objects import folder_of, id_of
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
 

@@ -8,12 +8,11 @@ from jsbackup.cli.output.status_report import Report
 from jsbackup.config import Glob
 from jsbackup.engine.check.health_rules import Limits, LiveStreams
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals, StreamSize
-from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
+from jsbackup.repository.checks.ledger import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.keep.seen_leases import LeaseText
-from jsbackup.repository.manifest import BackupResult, Selection, SkippedStream
+from jsbackup.repository.keep.leases import LeaseText
+from jsbackup.repository.manifest import BackupResult, BackupSummary, Selection, SkippedStream
 from jsbackup.repository.origin import Origin
-from jsbackup.repository.summary import BackupSummary
 from tests.cli.pages import HOSTILE
 
 NOW = datetime(2026, 11, 21, 1, 45, tzinfo=UTC)

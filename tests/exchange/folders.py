@@ -16,8 +16,8 @@ from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 from tests.formats.archives import CONFIG, CONSUMERS, CREATED, as_stored, in_s2, state_of, written
 from tests.formats.golden_archives import Golden

@@ -22,8 +22,8 @@ from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import ZERO_TIME

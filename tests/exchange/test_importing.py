@@ -20,8 +20,8 @@ from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import ArchiveFormat, BackupResult
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES, load_consumer
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.tool import TOOL
 from tests.exchange.folders import (

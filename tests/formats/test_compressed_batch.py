@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.formats.batch import PackedBatch
 from tests.harness.batches import Message, batch_of, message_lists
 
 

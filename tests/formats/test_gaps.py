@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.formats.gaps import GapDigest, digest_of_missing
+from jsbackup.formats.digest import GapDigest, digest_of_missing
 
 
 def of_messages(sequences: list[int], cuts: list[int] | None = None) -> str:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.formats import sequence_bitmap
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats import sequences as sequence_sets
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 
 
 @st.composite
@@ -54,9 +53,9 @@ def test_every_run_can_be_asked_for_again() -> None:
     assert list(found.within(0, 2000)) == [sequence for run in all_runs for sequence in run]
 
 
-@pytest.mark.parametrize("few", [-1, sequence_bitmap._FEW])
+@pytest.mark.parametrize("few", [-1, sequence_sets._FEW])
 @given(sequences=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 5)))
 def test_sequences_in_any_order_make_a_set(few: int, sequences: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequence_bitmap, "_FEW", few)
+        patch.setattr(sequence_sets, "_FEW", few)
         assert sequence_set(array("Q", sequences)) == SequenceSet(sorted(set(sequences)))

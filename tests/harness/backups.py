@@ -18,9 +18,8 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, store_consumer
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES, OpaqueWriter, store_consumer
 from jsbackup.stores.base import Store
 from tests.harness.batches import Message, batch_of, some_messages
 

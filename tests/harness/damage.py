@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from jsbackup.formats.archive.archive import archive_batches
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.repository.manifest import (
@@ -19,11 +20,10 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import sha256_of
-from jsbackup.repository.read.archiving import archive_stream, state_to_restore
+from jsbackup.repository.read.segments import prove_stream, state_to_restore
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, store_consumer
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES, OpaqueWriter, store_consumer
 from jsbackup.stores.base import Store
 from tests.harness.backups import CREATED, FIRST, INCARNATION, make_manifest
 from tests.harness.batches import Message, batch_of, some_messages
@@ -133,7 +133,7 @@ def store_as_it_came(repository: Repository, name: str) -> StreamBackup:
     like = store_messages(repository, name, MESSAGES[:300])
     archive = ArchiveV1Writer(like.config, CREATED, state_to_restore(like))
     writer = OpaqueWriter(repository.objects, repository.objects.sealing.folder(name, INCARNATION), piece_bytes=9000)
-    for piece in archive_stream(repository.objects, like, archive, lambda moved, messages: None):
+    for piece in archive_batches(prove_stream(repository.objects, like), archive, lambda moved, messages: None):
         writer.feed(piece)
     return StreamBackup(
         name=name,

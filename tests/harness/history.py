@@ -18,25 +18,23 @@ from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
-from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.inventory import find_gaps
 from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
-from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit
+from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
 from jsbackup.repository.keep.prune import PruneReport, prune
 from jsbackup.repository.keep.retention import Policy
-from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.manifest import BackupResult, Captured, Manifest, Selection, objects_named, total_of
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.copying import CopyReport, copy_backups
-from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.new_backup import previous_streams
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time

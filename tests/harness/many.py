@@ -19,10 +19,10 @@ from jsbackup.repository.manifest import (
     Selection,
     Source,
     StreamBackup,
+    summary_of,
     total_of,
 )
 from jsbackup.repository.manifest_json import encode_manifest
-from jsbackup.repository.summary import summary_of
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, INCARNATION, make_repository

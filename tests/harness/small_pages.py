@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.repository.pages import page_store, stream_pages
-from jsbackup.repository.pages import page_store as paging
+from jsbackup.repository.pages import segment_pages, stream_pages
 
 
 def make_pages_small(patch: pytest.MonkeyPatch) -> None:
     """Let lists of more than two segments have pages of two to four parts."""
-    patch.setattr(page_store, "UNPAGED", 2)
-    patch.setattr(paging, "LEAST", 2)
-    patch.setattr(paging, "MOST", 4)
-    patch.setattr(paging, "_ZERO_BITS", 1)
+    patch.setattr(segment_pages, "UNPAGED", 2)
+    patch.setattr(segment_pages, "LEAST", 2)
+    patch.setattr(segment_pages, "MOST", 4)
+    patch.setattr(segment_pages, "_ZERO_BITS", 1)
 
 
 def make_stream_pages_small(patch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
-from jsbackup.repository.keep.leases import DURATION_SECONDS
-from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, store_now
+from jsbackup.repository.keep.leases import DURATION_SECONDS, SeenLease, list_leases, store_now
 from jsbackup.repository.manifest import objects_named
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store

@@ -12,10 +12,10 @@ import pytest
 
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import CLOSED
 from tests.cli.typed import in_shell

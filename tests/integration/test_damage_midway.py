@@ -20,7 +20,7 @@ from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.errors import IntegrityError, JsBackupError
-from jsbackup.planning.interrupted.marker import MARKER
+from jsbackup.planning.interrupted import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions, SendAs
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.repository.manifest import Manifest, StreamBackup

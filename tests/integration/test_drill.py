@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.repository import layout
-from jsbackup.repository.checks.outcomes import DrillOutcome, read_drills
+from jsbackup.repository.checks.ledger import DrillOutcome, read_drills
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected, until_stored

@@ -18,7 +18,7 @@ import pytest
 from nats.aio.client import Client
 
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.read.segments import read_stream
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected, until_stored

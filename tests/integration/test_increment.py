@@ -27,9 +27,10 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.age import random_identity
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.new_backup import StoredStream
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import Wire, call, connected, headers, paged

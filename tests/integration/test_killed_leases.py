@@ -14,8 +14,7 @@ import pytest
 
 from jsbackup.engine.backup.lease_renewal import lease_terms
 from jsbackup.repository import layout
-from jsbackup.repository.keep.leases import Lease, Mode
-from jsbackup.repository.keep.seen_leases import list_leases, read_lease
+from jsbackup.repository.keep.leases import Lease, Mode, list_leases, read_lease
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.url import open_store
 from tests.harness.api import call, connected, until_stored

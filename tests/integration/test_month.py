@@ -28,10 +28,9 @@ from jsbackup.errors import RepositoryLocked
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, put_drill, put_verify
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, put_drill, put_verify
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.leases import Mode, Terms, acquire, commit
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.keep.retention import Policy
@@ -47,6 +46,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time, parse_time
 from tests.harness.backups import CREATED, INCARNATION, make_repository

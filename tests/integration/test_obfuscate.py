@@ -20,7 +20,7 @@ from jsbackup.formats.s2 import S2Decoder
 from jsbackup.planning.obfuscation_file import read_key_file
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from tests.harness.api import Refused, call, connected, history_of, keys_of

@@ -20,7 +20,7 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import KeyNotFoundError
 
 from jsbackup.cli.main import run
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.times import format_time
 from tests.harness.api import call, connected
 from tests.harness.natscli import run_nats

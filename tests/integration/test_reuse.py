@@ -22,10 +22,10 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.age import random_identity
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.read.segments import SegmentReader, read_stream
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.new_backup import StoredStream
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected
 from tests.harness.commands import jsbackup

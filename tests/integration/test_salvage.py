@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.local import LocalStore
 from tests.exchange.server_store.stores import fingerprint, lost_sequences, records_in, subjects_of
 from tests.harness.api import connected

@@ -21,8 +21,8 @@ from jsbackup.repository import layout
 from jsbackup.repository.keep.leases import Mode
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import BackupResult, Manifest
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write import receipts
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.base import Store
 from tests.harness.api import Wire, call, connected
 from tests.harness.history import Scene, initialise

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.look.all_backups import changes_of, read_series, search_series
-from jsbackup.look.message_filter import ALL_MESSAGES, MessageFilter
+from jsbackup.look.message import ALL_MESSAGES, MessageFilter
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore

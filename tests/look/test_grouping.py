@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup import compute as pc
-from jsbackup.look.grouping import Groups, joined_column
+from jsbackup.look.subject_counts import Groups, joined_column
 
 _ROWS = st.lists(st.tuples(st.sampled_from([b"", b"a", b"b", b"\xff"]), st.integers(-(2**40), 2**40)), min_size=1)
 
@@ -44,7 +44,7 @@ def test_a_column_of_several_chunks_is_joined() -> None:
 
 def test_pandas_is_not_imported() -> None:
     code = (
-        "import sys; from jsbackup import compute as pc; from jsbackup.look.grouping import Groups\n"
+        "import sys; from jsbackup import compute as pc; from jsbackup.look.subject_counts import Groups\n"
         "one = Groups(pc.binary_array([b'a', b'b', b'a'])); n = pc.int64_array([1, 2, 3])\n"
         "print(one.sums(n).to_pylist(), one.least(n), one.last_rows, 'pandas' in sys.modules)"
     )

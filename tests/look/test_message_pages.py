@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from jsbackup.formats.digest import encode_rows
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.message_pages import PageStart, read_message_page
+from jsbackup.look.message import MessageFilter
+from jsbackup.look.stream import PageStart, read_message_page
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import timeline_of
 from jsbackup.repository.manifest import StreamBackup

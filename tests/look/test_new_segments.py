@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.look.all_backups import FoundMessage, Series, Sighting, search_series
-from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.message import MessageFilter
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from jsbackup.errors import IntegrityError
 from jsbackup.formats import segment
 from jsbackup.formats.batch import BATCH_SCHEMA
-from jsbackup.look import segments
-from jsbackup.look.message import LookedUp, messages_in
-from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look import stream as stream_reading
+from jsbackup.look.message import LookedUp, MessageFilter, messages_in
 from jsbackup.look.stream import first_of_last, last_messages, message_at, messages_of
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -117,8 +116,8 @@ def test_what_is_found_is_what_matches(drawn: Any, wanted: MessageFilter, count:
     assert first_of_last(objects, stream, wanted, count) == (truth[-count:][0].sequence if truth else 0)
     heads = [
         one
-        for ref in segments.refs_within(stream.segments, wanted)
-        for batch in segments.heads(objects, ref, wanted, BATCH_SCHEMA.names)
+        for ref in stream_reading.refs_within(stream.segments, wanted)
+        for batch in stream_reading.heads(objects, ref, wanted, BATCH_SCHEMA.names)
         for one in messages_in(batch)
     ]
     assert heads == truth

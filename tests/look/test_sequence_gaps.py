@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jsbackup.look.moment import end_of
-from jsbackup.look.sequence_gaps import SequenceGaps
+from jsbackup.look.moment import SequenceGaps, end_of
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.stores.memory import MemoryStore

@@ -14,10 +14,10 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
+from jsbackup.repository.objects import SEGMENT_BYTES
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import SEGMENT_BYTES
 from tests.harness import backups
 from tests.harness.backups import CREATED, FIRST, store_opaque, store_stream
 from tests.harness.batches import Message

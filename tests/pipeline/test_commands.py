@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
 from jsbackup.pipeline.queries.query_model import view_names
+from jsbackup.repository.layout import encode_name
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
-from jsbackup.repository.names import encode_name
 from jsbackup.times import parse_time
 from tests.cli.pages import HOSTILE
 from tests.cli.test_json import check

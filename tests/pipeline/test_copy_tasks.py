@@ -32,7 +32,7 @@ from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.planning.changed_streams import ChangeOptions, PlannedStream
 from jsbackup.planning.reshaping import Reshaped
-from jsbackup.planning.selection.count_subset import survey
+from jsbackup.planning.selection.kept_messages import survey
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
     BackupResult,
@@ -45,12 +45,11 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import read_stream, state_to_restore
+from jsbackup.repository.objects import SEGMENT_BYTES, Objects
+from jsbackup.repository.read.segments import read_stream, state_to_restore
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut

@@ -17,8 +17,8 @@ import pytest
 
 from jsbackup.pipeline.tables import export
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.times import format_time
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell

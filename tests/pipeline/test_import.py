@@ -21,8 +21,8 @@ from jsbackup.pipeline.tables.line_files import ReadLines
 from jsbackup.pipeline.tables.table_files import find_tables
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.repository.checks.verify import Level, verify_backup
-from jsbackup.repository.names import encode_name
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.layout import encode_name
+from jsbackup.repository.read.segments import SegmentReader
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.formats.test_json_lines import GOOD

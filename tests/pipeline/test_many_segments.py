@@ -19,7 +19,7 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks import packing
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.read import broken_lists
+from jsbackup.repository.read import losses
 from tests.cli.typed import Typed, in_shell
 from tests.harness import backups
 from tests.harness.backups import FIRST, SECOND, store_stream
@@ -84,7 +84,7 @@ def test_a_lost_page_is_one_sentence(
     lost = [page for page in segments.pages() if not page.level][5]
     path = Path(kept.place.location) / lost.key
     data = path.read_bytes()
-    monkeypatch.setattr(broken_lists, "_MOST_SEGMENTS", 10)
+    monkeypatch.setattr(losses, "_MOST_SEGMENTS", 10)
     sql = "SELECT max(sequence + 1) AS m FROM a"
     for damage, said in ((None, "is missing"), (data[:-3], "")):
         path.chmod(0o600)

@@ -21,7 +21,7 @@ from jsbackup.pipeline.tables.target import files_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
-from jsbackup.repository.write import compressors
+from jsbackup.repository.write import segment_writer
 from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
@@ -174,4 +174,4 @@ def _alive(session: int) -> list[int]:
 
 def test_the_workers_share_the_cores(spark: SparkSession) -> None:
     """There is one for each: several threads in each would compress no faster, and hold more."""
-    assert list(OnSpark(spark).run("counting cores", [compressors.usable_cores])) == [1]
+    assert list(OnSpark(spark).run("counting cores", [segment_writer.usable_cores])) == [1]

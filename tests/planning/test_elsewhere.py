@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.chosen_streams import with_elsewhere
 from jsbackup.repository.read.latest import Choice, Elsewhere
 from tests.planning.selection.test_chosen_streams import manifest
 

@@ -20,8 +20,8 @@ from jsbackup.repository.manifest import (
     SegmentRef,
     Source,
     StreamBackup,
+    summary_of,
 )
-from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters

@@ -13,10 +13,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.inventory import newest_catalog, settle_catalog, take_inventory, tend_catalog, write_catalog
-from jsbackup.repository.manifest import BackupResult, Selection, Source
+from jsbackup.repository.manifest import BackupResult, BackupSummary, Selection, Source, summary_of
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository
 from tests.harness.counting import CountingStore

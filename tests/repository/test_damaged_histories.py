@@ -26,8 +26,8 @@ from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.keep.leases import Mode
 from jsbackup.repository.layout import ObjectKind
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import BrokenPage
-from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import read_sound_part
 from jsbackup.repository.write.repair_run import RepairRun

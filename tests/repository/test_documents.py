@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import Documents
 from jsbackup.stores.base import Data
 from jsbackup.stores.memory import MemoryStore
 

@@ -16,15 +16,14 @@ from jsbackup.config import Glob
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import held_backups
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.sources import Wanted
+from jsbackup.repository.read.sources import Grouping, Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.copying import copy_backups
-from jsbackup.repository.write.previous import previous_streams
-from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.repository.write.new_backup import previous_streams
+from jsbackup.repository.write.segment_writer import stored_segments
 from tests.harness.backups import INCARNATION
 from tests.harness.counting import PAGE, CountingStore
 from tests.harness.many import EVERY, ManyBackups, nth_created, nth_id, nth_manifest

@@ -13,12 +13,12 @@ from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import encode_document
-from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, Objects
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.write import cutter
+from jsbackup.repository.write import segment_writer
 from jsbackup.repository.write.late_repository import make_late, make_now
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, INCARNATION
 from tests.harness.batches import batch_of, messages_of, some_messages
@@ -101,7 +101,7 @@ def test_the_largest_segments_leave_room_for_what_format_and_encryption_add() ->
 
 
 def test_an_object_that_could_not_be_read_back_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutter, "MAX_OBJECT_BYTES", 1000)
+    monkeypatch.setattr(segment_writer, "MAX_OBJECT_BYTES", 1000)
     store = MemoryStore()
     writer = SegmentWriter(Objects(store), FOLDER)
     writer.add(batch_of(some_messages(300, 100)))

@@ -19,8 +19,10 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.write import compressors, cutter
+from jsbackup.repository.read import segments
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write import segment_writer
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
@@ -198,8 +200,8 @@ def test_the_next_segment_is_made_while_one_is_stored_and_their_order_stays() ->
 
 
 def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressors, "_AHEAD_BYTES", 1000)
-    monkeypatch.setattr(cutter, "_BESIDE_BYTES", 1000)
+    monkeypatch.setattr(segment_writer, "_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(segment_writer, "_BESIDE_BYTES", 1000)
     store = HeldUp()
     messages = some_messages(60, 100)
     writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
@@ -369,7 +371,7 @@ def test_an_object_is_proved_before_it_is_decoded(monkeypatch: pytest.MonkeyPatc
     def never(data: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(cutter, "decode_segment", never)
+    monkeypatch.setattr(segments, "decode_segment", never)
     for broken in (data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:], b"", bytes(len(data))):
         replace_object(store, ref.key, broken)
         with pytest.raises(DigestMismatch):

@@ -6,8 +6,16 @@ import pytest
 
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
-from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection, SkippedStream, Source
-from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    BackupResult,
+    BackupSummary,
+    Manifest,
+    Selection,
+    SkippedStream,
+    Source,
+    summary_of,
+)
 from tests.harness.backups import CREATED, FIRST
 from tests.harness.many import some_stream
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected

@@ -15,7 +15,7 @@ from jsbackup.engine.restore.restore import run_restore
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_restore import StreamRestore
 from jsbackup.errors import TargetConflict
-from jsbackup.planning.interrupted.staged import staged_config
+from jsbackup.planning.interrupted import staged_config
 from jsbackup.planning.model import IfExists, RestoreOptions
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore

@@ -58,8 +58,7 @@ from jsbackup.times import format_time
 if TYPE_CHECKING:
     from jsbackup.cli.output.status_report import Report
     from jsbackup.repository.checks.verify_run import VerifyReport
-    from jsbackup.repository.read.config_diff import FieldChange
-    from jsbackup.repository.read.diff import DiffReport, StreamDiff
+    from jsbackup.repository.read.diff import DiffReport, FieldChange, StreamDiff
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS", "LEVELS"]
@@ -110,7 +109,7 @@ def verify(
 
     With --spark, Spark reads the objects, on as many cores and machines as it has.
     """
-    from jsbackup.repository.checks.verified import AtMost, Percent
+    from jsbackup.repository.checks.ledger import AtMost, Percent
     from jsbackup.repository.checks.verify import Level
     from jsbackup.repository.checks.verify_run import VerifyRun
     from jsbackup.repository.crypto.access import NO_KEYS
@@ -161,7 +160,7 @@ def verify(
 
 def _verify_result(level: str, report: VerifyReport, *, alone: bool) -> Result:
     """Return what a verify found; the document of `alone` backup has no list."""
-    from jsbackup.repository.checks.verified import RECENT_DAYS
+    from jsbackup.repository.checks.ledger import RECENT_DAYS
     from jsbackup.repository.pages.stream_json import losses_to_json
 
     wrong, coverage = {gap.backup for gap in report.gaps}, report.coverage
@@ -467,8 +466,7 @@ def diff(
     backup of the connected source, if there is one. Streams with equal digests are equal; of others, only the
     segments that differ are read. A live stream is read whole, up to its last message at that time.
     """
-    from jsbackup.repository.read.compared_streams import ComparedStreams
-    from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
+    from jsbackup.repository.read.diff import ComparedStreams, DiffRun, Side, diff_backups
 
     globs, excluded = tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude))
     if a == b == LIVE:

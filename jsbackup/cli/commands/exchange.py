@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from jsbackup.planning.changed_streams import ChangeOptions
     from jsbackup.planning.typed_options import TableOptions
     from jsbackup.repository.manifest import StreamBackup
-    from jsbackup.repository.read.broken_lists import BrokenLists
+    from jsbackup.repository.read.losses import BrokenLists
 
 __all__ = ["COMMANDS"]
 
@@ -144,7 +144,7 @@ def import_(
     wrote. A stream without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME
     get what clients need of a bucket or an object store.
     """
-    from jsbackup.repository.checks.document_checks import tend_readers
+    from jsbackup.repository.checks.verify_run import tend_readers
 
     chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
     if found := _URL.match(directory):
@@ -237,7 +237,7 @@ def _read_tables(
     from jsbackup.pipeline.tables.table_files import find_tables
     from jsbackup.pipeline.tables.table_rows import row_tasks
     from jsbackup.pipeline.tables.writing import TableFormat
-    from jsbackup.repository.checks.document_checks import tend_readers
+    from jsbackup.repository.checks.verify_run import tend_readers
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
     tables = find_tables(path, TableFormat(kind), stream)
@@ -361,7 +361,7 @@ def export(
     from jsbackup.planning.changed_streams import plan_streams
     from jsbackup.planning.typed_options import TableOptions, change_options, keeping_obfuscated
     from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
+    from jsbackup.repository.read.losses import broken_lists, refuse_broken
 
     patterns = tuple(map(parse_glob, streams))
     wanted = None if archive is None else ArchiveFormat(archive)
@@ -534,9 +534,9 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
+    from jsbackup.repository.manifest import summary_of
     from jsbackup.repository.origin import origin_of
     from jsbackup.repository.read.sources import counts
-    from jsbackup.repository.summary import summary_of
     from jsbackup.stores.local import remove_incoming
 
     require_pyiceberg()

@@ -36,16 +36,15 @@ from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.readable import time_to_second
-from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.verify import Problem
+from jsbackup.repository.inventory import find_missing
 from jsbackup.repository.keep.damage import known_damage, known_problems
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.repository.manifest import BackupSummary, ConsumerBackup, Manifest, Source, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import format_time, parse_time
 
 __all__ = ["COMMANDS"]
@@ -314,7 +313,7 @@ def _show_stream(
 ) -> Result:
     from jsbackup.look.stream import find_stream, with_messages
     from jsbackup.look.subject_counts import largest_subjects
-    from jsbackup.repository.write.pending_acks import load_consumer
+    from jsbackup.repository.write.stream_objects import load_consumer
 
     entry = find_stream(manifest, name)
     problems = _known_problems(shared, repository, replace(manifest, streams=(entry,)))

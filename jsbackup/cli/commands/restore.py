@@ -92,7 +92,7 @@ def plan(
         return plan_runbook(shared, runbook, mask_secret)
     from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text
     from jsbackup.engine.restore.restore import preview_restore
-    from jsbackup.planning.elsewhere import with_elsewhere
+    from jsbackup.planning.selection.chosen_streams import with_elsewhere
 
     options = asked.options()
     if output_file is not None:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.tasks.runner import TaskRunner
     from jsbackup.repository.keep.retention import Policy
     from jsbackup.repository.manifest import Manifest, Selection, Source, StreamBackup
-    from jsbackup.repository.read.broken_lists import BrokenLists
+    from jsbackup.repository.manifest_json import Needed
     from jsbackup.repository.read.latest import Choice
-    from jsbackup.repository.read.needed import Needed
+    from jsbackup.repository.read.losses import BrokenLists
     from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.repository import Repository
 
@@ -51,7 +51,7 @@ __all__ = [
     "policy_in_use",
 ]
 
-LATEST = "latest"  # as in `repository/layout/`
+LATEST = "latest"  # as in `repository/layout.py`
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class WantedBackup:
 
     `silent`: the result of the command says which backup it is. Unless `all_needed`, named streams may be in other
     backups; `as_newest`, that some of them were deleted does not lead to an older one. A manifest is read `in_part` if
-    so asked, and for the `needed` streams (`repository/read/needed.py`).
+    so asked, and for the `needed` streams (`repository/manifest_json.py`).
     """
 
     text: str
@@ -270,7 +270,7 @@ def open_job(
     """
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.repository.read.broken_lists import refuse_unreadable
+    from jsbackup.repository.read.losses import refuse_unreadable
 
     place = place_given(shared)
     repository = place.open()
@@ -297,7 +297,7 @@ def choose_readable(shared: Shared, backup: ChosenBackup, streams: Sequence[str]
     """Return the names or patterns of the chosen streams that can be read, and those whose lists are broken. Reports
     which are left out because of their format.
     """
-    from jsbackup.repository.read.broken_lists import broken_lists
+    from jsbackup.repository.read.losses import broken_lists
 
     for reason in backup.left_out(streams):
         shared.output.note(f"{reason}, and left out")

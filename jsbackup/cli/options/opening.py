@@ -166,7 +166,7 @@ def open_repository(shared: Shared) -> Repository:
 
 def open_with_keys(shared: Shared) -> tuple[Repository, GivenKeys]:
     """Open the repository; also return the given keys."""
-    from jsbackup.repository.location import in_a_folder
+    from jsbackup.repository.descriptor import in_a_folder
     from jsbackup.repository.repository import Repository
 
     keys = keys_of(shared)
@@ -179,7 +179,7 @@ def open_to_repair(shared: Shared) -> tuple[Repository, GivenKeys, JsBackupError
     without them, and the error is returned: a reader's key file may be what has to be repaired.
     """
     from jsbackup.repository.crypto.access import GivenKeys
-    from jsbackup.repository.location import in_a_folder
+    from jsbackup.repository.descriptor import in_a_folder
     from jsbackup.repository.repository import Repository
 
     store, keys = _store(shared), keys_of(shared)
@@ -211,8 +211,8 @@ def make_repository(
     `segment_bytes` is the size of its segments, raw, the usual one if it is None; `compression` is theirs. `making` is
     as in `Repository.create`.
     """
+    from jsbackup.repository.objects import SEGMENT_BYTES
     from jsbackup.repository.repository import Repository
-    from jsbackup.repository.segment_size import SEGMENT_BYTES
 
     return Repository.create(
         _store(shared),

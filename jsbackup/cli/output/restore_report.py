@@ -28,10 +28,10 @@ from jsbackup.cli.output.result import (
 from jsbackup.errors import IncompleteError
 from jsbackup.failure import FailedProof
 from jsbackup.model import JsonObject
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.forecast import ESTIMATE, may_come_again, time_bounds
 from jsbackup.planning.model import Action, RestorePlan, Target
 from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.chosen_streams import with_elsewhere
 from jsbackup.repository.origin import origin_of
 from jsbackup.times import format_time
 

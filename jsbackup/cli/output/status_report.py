@@ -19,9 +19,9 @@ from jsbackup.engine.check.health_rules import (
 from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, StoredTotals
 from jsbackup.model import JsonObject
-from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.manifest import BackupSummary
 from jsbackup.times import parse_time
 
 __all__ = ["Report", "growth_of_line", "status_json", "status_text"]

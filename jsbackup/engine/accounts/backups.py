@@ -29,13 +29,12 @@ from jsbackup.errors import (
 )
 from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.failure import all_failed
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.progress import Progress
 from jsbackup.repository.keep.leases import Lease
-from jsbackup.repository.manifest import BackupResult
+from jsbackup.repository.manifest import BackupResult, BackupSummary
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary
 
 __all__ = ["AccountBackup", "AllBackups", "back_up_accounts", "earlier_backups", "with_streams"]
 

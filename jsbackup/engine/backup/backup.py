@@ -53,29 +53,28 @@ from jsbackup.engine.read.whole_stream import DAMAGE_HINT, is_damage
 from jsbackup.errors import ApiError, IncompleteError, JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.staged import about_copy, about_leftover, find_copies, is_left_out, replaced_by
+from jsbackup.planning.interrupted import about_copy, about_leftover, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
-from jsbackup.repository.checks.document_checks import tend_readers
+from jsbackup.repository.checks.verify_run import tend_readers
 from jsbackup.repository.keep import leases
-from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import (
     EMPTIED,
     ArchiveFormat,
     BackupResult,
+    BackupSummary,
     Manifest,
     Selection,
     Source,
     StreamBackup,
+    summary_of,
 )
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.lives import about_another_server
+from jsbackup.repository.read.sources import Grouping, about_another_server, group_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.locking import BackupLock, open_lock
-from jsbackup.repository.write.new_backup import NewBackup, StoredStream, with_streams
-from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream, previous_streams, with_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL

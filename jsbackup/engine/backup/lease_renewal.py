@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from jsbackup.errors import KeyUnavailable, RepositoryLocked, StoreError
-from jsbackup.repository.keep.holder_process import is_gone, this_process
-from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
+from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire, is_gone, this_process
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.times import format_time
@@ -105,8 +104,10 @@ def record_damage(repository: Repository, note: Callable[[str], None]) -> None:
     """Record the objects that were found damaged, unless they are recorded; if that is not possible, call `note`."""
     if not repository.objects.found_damaged:
         return
-    from jsbackup.repository.checks.damaged import read_damaged  # rarely needed
-    from jsbackup.repository.checks.verified import remember_damaged
+    from jsbackup.repository.checks.ledger import (
+        read_damaged,  # rarely needed
+        remember_damaged,
+    )
 
     known = read_damaged(repository.documents)
     new = {name: folder for name, folder in repository.objects.found_damaged.items() if name not in known}

@@ -12,11 +12,11 @@ from jsbackup.engine.link.source import KnownAccount
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.repository.checks.outcomes import RestoreNote, read_restores
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.checks.ledger import RestoreNote, read_restores
+from jsbackup.repository.document import Documents
+from jsbackup.repository.manifest import BackupSummary
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary
 from jsbackup.repository.write.locking import LockRequest
 from jsbackup.times import parse_time
 

@@ -57,7 +57,7 @@ from jsbackup.errors import (
 )
 from jsbackup.formats.sequences import SequenceSet, ranges_of
 from jsbackup.model import Fidelity, StreamState
-from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
@@ -76,13 +76,12 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.read.losses import about_losses
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.pending_acks import store_consumer
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments, untouched
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
+from jsbackup.repository.write.stream_objects import OpaqueWriter, store_consumer
 from jsbackup.times import format_time
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import is_overwritten, removes_messages

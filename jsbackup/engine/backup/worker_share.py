@@ -46,8 +46,7 @@ from jsbackup.engine.restore.stream_restore import StartingPoint, Usable
 from jsbackup.errors import NatsTimeout, TransferError
 from jsbackup.failure import Failure
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import staging_prefix
+from jsbackup.planning.interrupted import is_marked, staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.progress import NullProgress, ignored
 from jsbackup.protocol.info import StreamInfo
@@ -63,10 +62,9 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter, StoredSegments
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments, stored_segments
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

@@ -19,7 +19,7 @@ from jsbackup.engine.read.snapshot_transfer import Capture
 from jsbackup.engine.read.whole_stream import deleted_since, describe_stream, read_whole
 from jsbackup.errors import JsBackupError, NatsError, UnsupportedError
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
@@ -39,7 +39,7 @@ from jsbackup.repository.read.diff import (
     stored_only,
 )
 from jsbackup.repository.read.message_diff import EQUAL
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 
 __all__ = ["diff_live"]
 

@@ -63,17 +63,16 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE
 from jsbackup.planning.configs.stream_config import check_configs
-from jsbackup.planning.expiry import find_expiring
+from jsbackup.planning.forecast import find_expiring
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.progress import Progress
 from jsbackup.readable import format_count, in_short
-from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, put_drill
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+from jsbackup.repository.checks.ledger import DrilledStream, DrillOutcome, FailedStream, put_drill
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.latest import find_unselected
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 from jsbackup.transforms.reshape import Reshape

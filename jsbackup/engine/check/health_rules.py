@@ -13,12 +13,11 @@ from enum import StrEnum
 from jsbackup.config import Glob
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
 from jsbackup.readable import format_count, in_short
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.manifest_chain import how_to_repair
-from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.manifest import BackupResult
+from jsbackup.repository.manifest import BackupResult, BackupSummary
 from jsbackup.repository.origin import Origin
-from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
 __all__ = [

@@ -16,7 +16,7 @@ from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.concurrency import with_own_threads
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.link.source import describe_source
-from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.planning.interrupted import useless_copies
 from jsbackup.readable import format_count
 from jsbackup.repository.origin import origin_of
 
@@ -27,7 +27,7 @@ __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts", "list_
 async def list_live_streams(connection: Connection, exclude: Sequence[Glob] = ()) -> LiveStreams:
     """Return all streams of the account, including those that do not answer. Raises NatsError.
 
-    Copies that backups leave out (`staged.py`) are not included.
+    Copies that backups leave out (`interrupted.py`) are not included.
     """
     async with connect_jetstream(connection) as js:
         await js.account()

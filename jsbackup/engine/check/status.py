@@ -27,25 +27,30 @@ from jsbackup.config import Glob
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.document_checks import Flaw, check_writers
-from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.checks.verify_run import Flaw, check_writers
 from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
-from jsbackup.repository.inventory import Inventory, UnreadableBackup
+from jsbackup.repository.inventory import Inventory, UnreadableBackup, find_missing
 from jsbackup.repository.keep.damage import known_damage
-from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
-from jsbackup.repository.keep.holder_process import is_gone
+from jsbackup.repository.keep.leases import LeaseText, SeenLease, is_gone, list_leases, read_lease
+from jsbackup.repository.keep.prune import Marks, read_marks
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease
-from jsbackup.repository.keep.unused_objects import Marks, read_marks
-from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    BackupResult,
+    BackupSummary,
+    Manifest,
+    Selection,
+    SkippedStream,
+    StreamBackup,
+    is_dated_ahead,
+)
+from jsbackup.repository.objects import AnyRef, PageRef
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import parts_of, size_of
-from jsbackup.repository.read.sources import counts
-from jsbackup.repository.refs import AnyRef, PageRef
+from jsbackup.repository.read.sources import Grouping, counts, group_of, hollow_backups
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, is_dated_ahead
 from jsbackup.stores.base import FiniteStore, Store
 
 __all__ = ["BackupSeries", "RepositoryStatus", "StoredTotals", "take_status"]

@@ -46,14 +46,14 @@ from jsbackup.planning.configs.features import V2_SINCE
 from jsbackup.planning.configs.overrides import trims
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts, SourceFacts, sources_of
 from jsbackup.planning.copies.creation_order import origin_names
-from jsbackup.planning.interrupted.staged import replaced_by
+from jsbackup.planning.interrupted import replaced_by
 from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.limited import SUBJECT_LIMIT, lowered_subject_limit
-from jsbackup.planning.selection.missed import against_missed
+from jsbackup.planning.selection.chosen_streams import against_missed
 from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.planning.stored_facts import SUBJECT_LIMIT, lowered_subject_limit
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import (

@@ -40,7 +40,7 @@ from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_are, format_count
 from jsbackup.repository.manifest import ArchiveFormat
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import is_external, source_key
 from jsbackup.transforms.filters.rising import RisingSequences

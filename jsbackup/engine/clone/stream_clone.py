@@ -46,25 +46,25 @@ from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, captu
 from jsbackup.engine.read.whole_stream import StreamReading, describe_stream, state_at_end
 from jsbackup.engine.restore.send_archive import Delivery, Sent, deliver_once, writer_for
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, PlanRefused
-from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.formats.archive.archive import archive_batches, late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
-from jsbackup.planning.interrupted.marker import about_mark
+from jsbackup.planning.interrupted import about_mark
 from jsbackup.planning.model import PlannedConsumer, SendAs
 from jsbackup.planning.reshaping import about_markers
 from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.chosen_streams import against_missed
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
-from jsbackup.planning.selection.missed import against_missed
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.repository.read.archiving import archive_batches, state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import is_overwritten, is_queue, removal_of
 from jsbackup.transforms.reshape import ReshapeTally

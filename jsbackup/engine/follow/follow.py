@@ -41,9 +41,9 @@ from jsbackup.errors import (
 from jsbackup.failure import Failure
 from jsbackup.progress import ignored
 from jsbackup.repository import layout
-from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
+from jsbackup.repository.read.sources import FOLLOW_TAG
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time

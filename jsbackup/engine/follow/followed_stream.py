@@ -22,7 +22,7 @@ creates its own.
 
 What the next backup says of a followed stream, from its entry in the last one and from what the server says now.
 
-All streams at rest are described alike, so that manifests list none of them (`captures.py`).
+All streams at rest are described alike, so that manifests list none of them (`manifest_json.py`).
 
 Consumers: an increment has no snapshot, so the API reports less about them (`read/consumers.py`).
 """
@@ -57,7 +57,7 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import may_pass
@@ -73,10 +73,9 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, ends_of
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
+from jsbackup.repository.write.segment_writer import Cuts, SegmentWriter, extent_of, stored_segments
 from jsbackup.times import format_time
 
 __all__ = ["Followed"]

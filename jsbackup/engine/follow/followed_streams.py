@@ -29,8 +29,7 @@ from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Source, StreamBackup
-from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.new_backup import StoredStream, previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 

@@ -33,8 +33,7 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.read.consume import is_control, position_of, read_messages, reader_config
 from jsbackup.errors import DigestMismatch, FormatError, JsBackupError, NatsError, NatsTimeout, TransferError
-from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
-from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, PackedBatch, columns_from_batch
 from jsbackup.progress import ignored
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.info import StreamInfo

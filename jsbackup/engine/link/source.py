@@ -16,7 +16,7 @@ from jsbackup.errors import NatsError, UsageError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.origin import named_cluster
-from jsbackup.repository.read.lives import Connected, Life
+from jsbackup.repository.read.sources import Connected, Life
 
 if TYPE_CHECKING:
     from jsbackup.planning.same_jetstream import JetStreamPlace

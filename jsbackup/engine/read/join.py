@@ -51,7 +51,8 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import ends_of, joined, split_at
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.transforms.removal import is_overwritten
 
 __all__ = ["Joined", "ReadOn", "read_increment", "take_increment"]

@@ -17,8 +17,8 @@ from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, Source
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, sha256_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.repair import Broken, RepairOutcome, put_in_place
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 
 __all__ = ["repair_from_server"]

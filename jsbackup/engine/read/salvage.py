@@ -59,14 +59,14 @@ from jsbackup.errors import (
 )
 from jsbackup.formats.batch import BINARY_SUBJECT_SCHEMA, columns_from_batch
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences
-from jsbackup.formats.sequences import SequenceSet, ranges_of
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, ranges_of
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, ReadAs, Reading, SegmentRef, total_of
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.segment_writer import SegmentWriter
 
 __all__ = ["SalvageRun"]
 

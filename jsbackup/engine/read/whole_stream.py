@@ -73,8 +73,9 @@ from jsbackup.protocol.responses import ErrCode
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, OpaqueRef, Reading, SegmentRef
 from jsbackup.repository.read.losses import describe_losses
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import overwritten
+from jsbackup.repository.write.segment_writer import SegmentWriter
 
 __all__ = [
     "DAMAGE_HINT",

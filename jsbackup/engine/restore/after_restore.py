@@ -47,7 +47,7 @@ from jsbackup.planning.model import Action, PlannedConsumer, RestorePlan, SendAs
 from jsbackup.protocol.info import ConsumerInfo, SourceInfo, StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import count_were, format_count, in_short
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copy_positions import SourceKey, mark_of
 
 __all__ = ["Settled", "configure", "creatable", "look_again", "look_at_copying", "settle", "wait_for_replicas"]

@@ -6,9 +6,9 @@ after its end was read. So the restore is ended first. An empty chunk ends it on
 answer, or that no one listens any more, shows that it is over.
 
 If that is impossible (the server is unreachable, or this process is killed), the stream stays, with its mark
-(`marker.py`). A later restore recognizes it (`planning/interrupted/`) and removes it first.
+(`planning/interrupted.py`). A later restore recognizes it and removes it first.
 
-**Concurrent replacements** of one stream: the command that needs a copy (`planning/interrupted/staged.py`) announces
+**Concurrent replacements** of one stream: the command that needs a copy (`planning/interrupted.py`) announces
 it.
 
 A copy names a subject to which its command subscribes until it ends. No answers are needed: without a subscriber, the
@@ -37,8 +37,7 @@ from jsbackup.errors import (
     TargetConflict,
     TransferError,
 )
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import ALL_COPIES, AT_WORK, StagedCopy, needed_by, replaced_by
+from jsbackup.planning.interrupted import ALL_COPIES, AT_WORK, StagedCopy, is_marked, needed_by, replaced_by
 from jsbackup.planning.model import Action
 from jsbackup.protocol import api
 from jsbackup.protocol.info import StreamInfo, stream_info

@@ -32,7 +32,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.transforms.batches import DATA, HEADERS, SEQUENCE, SUBJECT, TIMESTAMP
 from jsbackup.transforms.copy_positions import MARK, mark_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
@@ -107,7 +107,7 @@ async def _lacking(
 
 
 def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
-    """Return whether it seems to be the stream that was backed up, or one restored from it (as in `read/lives.py`)."""
+    """Return whether it seems to be the stream that was backed up, or one restored from it (as `read/sources.py`)."""
     return there.created == entry.created or 0 < there.state.first_ns == entry.state.first_ns
 
 

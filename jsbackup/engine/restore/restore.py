@@ -36,17 +36,18 @@ from jsbackup.planning.preflight import (
     LEFT,
     PartialPlan,
     check_before_removal,
+    locked_away,
     look_at_objects,
     missing_objects,
     plan_what_is_left,
+    refuse_if_locked,
     refuse_if_refused,
     without,
 )
-from jsbackup.planning.readable_keys import locked_away, refuse_if_locked
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.listed import Listed
-from jsbackup.planning.stored_plan import Planning
-from jsbackup.repository.checks.outcomes import RestoreNote, note_restore
+from jsbackup.planning.selection.chosen_streams import Listed
+from jsbackup.planning.stored_facts import Planning
+from jsbackup.repository.checks.ledger import RestoreNote, note_restore
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import Origin, origin_of

@@ -27,11 +27,11 @@ from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.errors import Interrupted, JsBackupError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import naming
-from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
+from jsbackup.planning.selection.chosen_streams import with_elsewhere
 from jsbackup.progress import Progress
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.repository import Repository

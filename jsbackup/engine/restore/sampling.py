@@ -29,7 +29,7 @@ from jsbackup.planning.selection.masking import (
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.read.segments import read_stream
 from jsbackup.transforms.batches import MessageBatch, keep_rows
 from jsbackup.transforms.mask import Mask, MaskCount, Masks, Unmaskable
 from jsbackup.transforms.reshape import ReshapeTally

@@ -71,15 +71,15 @@ from jsbackup.errors import (
     TargetConflict,
     TransferError,
 )
-from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive import ArchiveV2Writer, archive_batches
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder, first_block_end
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
-from jsbackup.planning.interrupted.leftovers import has_message_at
+from jsbackup.planning.interrupted import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.planning.preflight import LEFT
-from jsbackup.planning.selection.count_subset import reshaped_messages
+from jsbackup.planning.selection.kept_messages import reshaped_messages
 from jsbackup.protocol.events import Message, RestoreDone
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
@@ -87,9 +87,8 @@ from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import archive_batches, state_to_restore
-from jsbackup.repository.write.pending_acks import load_consumer
-from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.repository.read.segments import state_to_restore
+from jsbackup.repository.write.stream_objects import load_consumer, read_opaque
 from jsbackup.times import format_time
 
 __all__ = [

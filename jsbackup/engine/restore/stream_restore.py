@@ -26,14 +26,13 @@ from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, No
 from jsbackup.model import Fidelity
 from jsbackup.planning.archive_choice import lifted, lifted_fields, until_consumers
 from jsbackup.planning.forecast import about_destroyed
-from jsbackup.planning.interrupted.marker import MARKER, with_marker
-from jsbackup.planning.interrupted.staged import staged_config
+from jsbackup.planning.interrupted import MARKER, staged_config, with_marker
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.removal import Cause, keeps_its_messages
 
 __all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "Usable"]

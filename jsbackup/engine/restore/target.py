@@ -19,8 +19,7 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import lifted_fields
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import staged_config, staging_prefix
+from jsbackup.planning.interrupted import is_marked, staged_config, staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule

@@ -57,8 +57,7 @@ from jsbackup.exchange.server_store.store_files import (
 from jsbackup.formats.archive.index_db import IndexBlock
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 from jsbackup.formats.server_store.block_messages import RegionMessages, misplaced_headers, read_region
 from jsbackup.formats.server_store.ciphers import StoreKeys
 from jsbackup.formats.server_store.records import Hole, block_key, headers_of, records_of
@@ -79,7 +78,7 @@ from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_deletions import roll_up_of
 from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = ["Replay", "StoreSurvey", "find_losses", "import_store", "read_messages"]

@@ -1,4 +1,4 @@
-"""Decode the S2 stream of a snapshot to messages, for all server versions.
+"""Decode the S2 stream of a snapshot to messages, for all server versions; and make one that servers restore.
 
 Servers up to 2.14 send and accept v1 (`archive_v1_reader.py`, `archive_v1_writer.py`); those from 2.15 on send v2
 (`archive_v2.py`) and accept both. Only the first decoded bytes show which one it is: eight bytes of magic for v2, a tar
@@ -7,7 +7,7 @@ header (512 bytes, checksum included) of `meta.inf` for v1, which may be that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError, JsBackupError, UnknownArchiveFormat
@@ -23,12 +23,14 @@ from jsbackup.formats.archive.archive_items import (
 )
 from jsbackup.formats.archive.archive_v2 import MAGIC, ArchiveV2Reader, ArchiveV2Writer
 from jsbackup.formats.archive.tar import TAR_BLOCK_BYTES, header_name
-from jsbackup.formats.s2 import S2Decoder
+from jsbackup.formats.s2 import S2Decoder, S2Encoder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader
+    from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+    from jsbackup.formats.digest import MessageBatch
     from jsbackup.formats.sequences import SequenceSet
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "LateDeletions",
     "SealedBlock",
     "StreamMeta",
+    "archive_batches",
     "late_deletions",
 ]
 
@@ -112,3 +115,25 @@ class ArchiveDecoder:
 
         self._v1 = ArchiveV1Reader(self._first_seq, self._deleted, lenient=self._lenient)
         return self._v1
+
+
+def archive_batches(
+    batches: Iterable[MessageBatch],
+    writer: ArchiveV1Writer | ArchiveV2Writer,
+    advance: Callable[[int, int], None],
+    encoder: S2Encoder | None = None,
+) -> Iterator[bytes]:
+    """Yield the archive that `writer` makes of these messages, in the frames of a new `encoder`.
+
+    Raises FormatError, and the errors of `batches`.
+    """
+    encoder = encoder or S2Encoder()
+    for piece in writer.begin():
+        yield from encoder.feed(piece)
+    for batch in batches:
+        for piece in writer.write(batch):
+            yield from encoder.feed(piece)
+        advance(batch.nbytes, batch.num_rows)
+    for piece in writer.finish():
+        yield from encoder.feed(piece)
+    yield from encoder.finish()

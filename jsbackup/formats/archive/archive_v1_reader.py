@@ -4,7 +4,7 @@ nats-server `server/filestore.go` (streamSnapshot; unchanged from 2.10 to 2.15).
 
     meta.inf            JSON: the stream's config and `Created`
     meta.sum            HighwayHash-64 of meta.inf in hex, keyed with SHA-256 of the stream's name
-    msgs/<n>.blk        message blocks, n rising, decrypted and decompressed (records: `twin/records.py`); checksums of
+    msgs/<n>.blk        message blocks, n rising, decrypted and decompressed (records: `_kernels_py.py`); checksums of
                         records are keyed with SHA-256 of `<stream>-<n>`
     msgs/index.db       see `index_db.py`; missing where the server failed to write one
     obs/<name>/meta.inf JSON: the consumer's config, `Created` and `Name`
@@ -50,8 +50,7 @@ from jsbackup.formats.archive.tar import TarPiece, TarReader
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
 from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import drop_sequences
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 from jsbackup.formats.server_store.block_messages import misplaced_headers, read_region
 from jsbackup.formats.server_store.records import walk
 from jsbackup.model import ArchivedConsumer

@@ -1,7 +1,7 @@
 """Archive v2, which servers from 2.15 on send, message by message. Reader and writer.
 
 nats-server `server/archive/archive.go` (the container) and `server/stream_backup.go` (what is in it). After the magic
-`NATSARC1` come entries (their encoding: `twin/entries.py`), names without a sequence first:
+`NATSARC1` come entries (their encoding: `_kernels_py.py`), names without a sequence first:
 
     state.json          the stream's state; its consumer_count is the number of entries that follow
     consumers/<name>    JSON: `{"config": {…}, "state": {…}}`, see `consumer_state.py`

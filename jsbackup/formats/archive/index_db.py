@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import MAX_SEQUENCE, MAX_U64, IndexState
-from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
+from jsbackup.formats.sequences import GivenSequences, sequence_set
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

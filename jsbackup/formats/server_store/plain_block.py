@@ -222,7 +222,7 @@ def _decoded_in_part(data: bytes) -> tuple[int, bytes]:
 
 
 def _prefix(block: bytes) -> tuple[int, bytes]:
-    """Return the declared size of an S2 block (`twin/s2.py` has the format), and its content up to the damage."""
+    """Return the declared size of an S2 block (`_kernels_py.py` has the format), and its content up to the damage."""
     declared = at = 0
     while at < min(5, len(block)):
         byte = block[at]

@@ -1,5 +1,5 @@
 """The records of a damaged message block: those whose checksums prove them, and what lies between (the format:
-`twin/records.py`).
+`_kernels_py.py`).
 
 After a damaged record the next one is where its length says, if a checksum proves one there. Then nothing inside is
 taken for a record, although a payload may well contain a copy of one; unless proved records fill that place to its

@@ -2,7 +2,7 @@
 
 The last message of a key up to the moment is its state: a value, or a marker that it was deleted or purged
 (`key_states.py`). Where messages that are gone may have been later, the backup cannot say what the key was, and this is
-said (`key_moment.py`): no value is silently missing, and none is older than it was.
+said (`key_states.py`): no value is silently missing, and none is older than it was.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from itertools import chain, islice
 
 from jsbackup.config import nearest
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
-from jsbackup.look.buckets.key_moment import KeyVerdict, Removals, Unknown, state_then
-from jsbackup.look.buckets.key_states import KeyRecord, KeyState, key_of, newest_states, read_records
-from jsbackup.look.buckets.stored_bucket import StoredBucket
-from jsbackup.look.message import LookedUp
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.moment import check_known
-from jsbackup.look.sequence_gaps import SequenceGaps
-from jsbackup.look.stream import last_messages, messages_of
+from jsbackup.look.buckets.key_states import (
+    KeyRecord,
+    KeyState,
+    KeyVerdict,
+    Removals,
+    Unknown,
+    key_of,
+    newest_states,
+    read_records,
+    state_then,
+)
+from jsbackup.look.message import LookedUp, MessageFilter
+from jsbackup.look.moment import SequenceGaps, check_known
+from jsbackup.look.stream import StoredBucket, last_messages, messages_of
 from jsbackup.names import BUCKET_STREAM, is_subject
 from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Manifest, StreamBackup

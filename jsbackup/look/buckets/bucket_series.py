@@ -7,25 +7,36 @@ for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, StoreError, UnsupportedError, UsageError
-from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, key_list
-from jsbackup.look.buckets.key_moment import Continued, KeyVerdict, Unknown, state_since
-from jsbackup.look.buckets.key_states import KeyRecord, KeyState
-from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, key_list, key_subjects
+from jsbackup.look.buckets.key_states import Continued, KeyRecord, KeyState, KeyVerdict, Unknown, state_since
+from jsbackup.look.message import MessageFilter
 from jsbackup.look.moment import end_of, is_known, known_until
-from jsbackup.look.segments import heads, refs_within
+from jsbackup.look.stream import heads, matching, refs_within
 from jsbackup.names import is_subject
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
 
-__all__ = ["BucketSeries", "FoundList", "FoundValue", "find_series"]
+__all__ = [
+    "BucketSeries",
+    "FoundList",
+    "FoundValue",
+    "KeyDifference",
+    "ValueStart",
+    "find_series",
+    "key_differences",
+    "value_starts",
+]
+
 
 _THREADS = 6
 _MADE = {"imported", "transformed"}
@@ -156,3 +167,55 @@ def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> Key
     ):
         return None
     return KeyValueBucket(repository.objects, replace(manifest, streams=(entry,)), entry)
+
+
+# --- key values ---
+#
+# The values that some keys of a bucket had at a moment, read together; and what differs between two moments.
+
+_START_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ValueStart:
+    """The `start` of a value of `size` bytes."""
+
+    size: int
+    start: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """A key with its revision in A and in B, None where it had no value."""
+
+    key: str
+    a: int | None
+    b: int | None
+
+
+def value_starts(objects: Objects, bucket: KeyValueBucket, keys: Sequence[KeyState]) -> dict[int, ValueStart]:
+    """Return the starts of the values of these revisions, by revision. Raises as `matching`."""
+    wanted = {one.revision for one in keys}
+    literal = [one.key for one in keys if is_subject(one.key)]
+    subjects = tuple(subject for key in literal for subject in key_subjects(bucket.stream, key))
+    if not subjects or any("*" in subject for subject in subjects):
+        subjects = ()
+    cut = Cut(AtSequence(min(wanted)), AtSequence(max(wanted))) if wanted else Cut()
+    found: dict[int, ValueStart] = {}
+    for batch in matching(objects, bucket.stream.segments, MessageFilter(cut, subjects)) if wanted else ():
+        sequences, data = batch.column("sequence").to_pylist(), batch.column("data")
+        for row, sequence in enumerate(sequences):
+            if sequence in wanted:
+                value = data[row].as_buffer()
+                start = value.slice(0, min(value.size, _START_BYTES)).to_pybytes()
+                found[sequence] = ValueStart(value.size, start)
+    return found
+
+
+def key_differences(a: Sequence[KeyState], b: Sequence[KeyState]) -> list[KeyDifference]:
+    """Return the keys that only one side has, or that have another revision. Both sides are of the same stream."""
+    old, new = ({one.key: (one.revision, one.timestamp_ns) for one in side} for side in (a, b))
+    differ = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return [
+        KeyDifference(key, old[key][0] if key in old else None, new[key][0] if key in new else None) for key in differ
+    ]

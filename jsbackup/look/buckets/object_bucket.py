@@ -19,11 +19,9 @@ from datetime import datetime
 from functools import partial
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
-from jsbackup.look.buckets.stored_bucket import StoredBucket
-from jsbackup.look.message import LookedUp, messages_in
-from jsbackup.look.message_filter import MessageFilter
-from jsbackup.look.segments import heads, in_parallel, refs_within
-from jsbackup.look.stream import last_messages, messages_of
+from jsbackup.look.all_backups import FoundMessage
+from jsbackup.look.message import LookedUp, MessageFilter, messages_in
+from jsbackup.look.stream import StoredBucket, heads, in_parallel, last_messages, messages_of, refs_within
 from jsbackup.names import OBJECT_STREAM, is_name
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.shell import quoted_command
@@ -32,13 +30,16 @@ from jsbackup.times import datetime_of
 from jsbackup.transforms.cut import AtSequence, Cut
 
 __all__ = [
+    "DESCRIPTION_BYTES",
     "ObjectBucket",
     "ObjectEntry",
     "ObjectLink",
     "description_subjects",
     "description_tokens",
     "read_description",
+    "version_of",
 ]
+
 
 _DIGEST = "SHA-256="  # in lower case: nats.go before 1.17
 
@@ -203,3 +204,19 @@ def read_description(message: LookedUp) -> ObjectEntry:
         link=link,
         chunk_subject=f"{prefix}.C.{nuid}",
     )
+
+
+# --- object versions ---
+#
+# The versions of a file of an object store over all backups: when it came, was replaced, was deleted, and went.
+
+# More than any client writes as a description.
+DESCRIPTION_BYTES = 256 << 10
+
+
+def version_of(found: FoundMessage) -> ObjectEntry | None:
+    """Return what a description says that was searched for with `DESCRIPTION_BYTES`; None if it cannot be read."""
+    try:
+        return read_description(LookedUp(found.sequence, found.timestamp_ns, found.subject, found.headers, found.start))
+    except FormatError:
+        return None

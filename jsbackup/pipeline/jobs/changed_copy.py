@@ -45,10 +45,9 @@ from jsbackup.planning.changed_streams import (
     plan_streams,
     refuse_results,
 )
-from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
-from jsbackup.planning.selection.count_subset import WatchedConsumers
-from jsbackup.planning.selection.renumbering import renumbered_entry
-from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
+from jsbackup.planning.selection.kept_messages import WatchedConsumers
+from jsbackup.planning.selection.masking import obfuscated_skipped, obfuscated_source
+from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, renumbered_entry, segments_within
 from jsbackup.progress import Progress
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
@@ -62,13 +61,12 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.page_store import ListWriter
 from jsbackup.repository.pages.segment_list import raw_bytes_of
+from jsbackup.repository.pages.segment_pages import ListWriter
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
-from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter, read_opaque
+from jsbackup.repository.write.segment_writer import StoredSegments
+from jsbackup.repository.write.stream_objects import OpaqueWriter, load_consumer, read_opaque, store_consumer
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.renumber import KnownRanks
@@ -218,7 +216,7 @@ class _Making:
         return Made(StoredStream(made, reused, stored_bytes), tuple(notes), kept)
 
     def _kept(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> KeptStream:
-        """Return what is kept of a stream, as a restore finds it (`planning/selection/count_subset.py`)."""
+        """Return what is kept of a stream, as a restore finds it (`planning/selection/kept_messages.py`)."""
         entry, messages, had = one.entry, one.reshaped.messages, one.entry.captured.messages
         if not entry.archive_format.has_messages or not one.works:
             return KeptStream(entry, had=had)

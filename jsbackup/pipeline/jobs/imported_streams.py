@@ -24,10 +24,10 @@ from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Source, StreamBackup, total_of
-from jsbackup.repository.refs import SegmentRef
-from jsbackup.repository.segments import StoredSegments
+from jsbackup.repository.objects import SegmentRef
 from jsbackup.repository.write.late_repository import is_late, make_now
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
+from jsbackup.repository.write.segment_writer import StoredSegments
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Join short segments that lie beside each other.
 
-Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/reuse.py`): a stream
-that grows a little each time, or loses scattered messages, gets many short ones. Where they are stored again anyway,
-runs of them, each shorter than half a segment, are joined to segments of the repository's size.
+Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/segment_writer.py`):
+a stream that grows a little each time, or loses scattered messages, gets many short ones. Where they are stored again
+anyway, runs of them, each shorter than half a segment, are joined to segments of the repository's size.
 
 Segments of backups that are there stay as they are: the next backup would store what was joined again, as soon as a
 message of it is deleted. Measured, 98 MiB that lose 40 messages anywhere each night, seven backups kept: 19 MiB are
@@ -24,7 +24,8 @@ from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments
 
 __all__ = ["Group", "grouped", "merge_groups"]
 

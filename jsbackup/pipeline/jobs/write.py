@@ -46,9 +46,9 @@ from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.late_repository import is_late, make_now
 from jsbackup.repository.write.new_backup import StoredStream
+from jsbackup.repository.write.segment_writer import StoredSegments
 
 __all__ = ["TableStream", "write_backup", "write_row_streams", "write_streams"]
 

@@ -30,8 +30,8 @@ from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import PagedRun, pack, packed_runs, task_bytes
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.manifest import Manifest, SegmentRef
+from jsbackup.repository.manifest_json import read_needed
 from jsbackup.repository.pages.segment_list import total_of
-from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
 __all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader"]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.formats.segment import GroupBounds
+from jsbackup.repository.objects import PageRef
 from jsbackup.repository.pages.segment_list import Part
-from jsbackup.repository.refs import PageRef
 
 __all__ = ["ALL", "LEAST", "MOST", "Bounds"]
 

@@ -17,12 +17,11 @@ from jsbackup.pipeline.messages.bounds import ALL
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits, StreamOffsets
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, is_dated_ahead
+from jsbackup.repository.manifest_json import read_needed
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.read.sources import Wanted, counts, of_one_source
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import is_dated_ahead
 from jsbackup.times import parse_time
 
 __all__ = ["all_messages", "find_origin", "make_walk", "sequences_of"]

@@ -45,8 +45,8 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository import layout
-from jsbackup.repository.read.as_of import choose_as_of
 from jsbackup.repository.read.latest import Choice
+from jsbackup.repository.read.search import choose_as_of
 from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.strict_json import read_json

@@ -20,7 +20,7 @@ from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.model import S3Settings
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS
 from jsbackup.repository.crypto.keys import read_keys
-from jsbackup.repository.location import in_a_folder
+from jsbackup.repository.descriptor import in_a_folder
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store

@@ -27,7 +27,7 @@ from jsbackup.pipeline.tables.parquet_table import changed_meanwhile
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.target import location_of, refuse_others
 from jsbackup.pipeline.tables.writing import DAY, TABLE_SCHEMA, WrittenFile
-from jsbackup.repository.names import encode_name
+from jsbackup.repository.layout import encode_name
 from jsbackup.stores.s3_client import s3_access
 
 if TYPE_CHECKING:

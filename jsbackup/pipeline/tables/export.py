@@ -55,19 +55,15 @@ from jsbackup.planning.changed_streams import (
     refuse_results,
 )
 from jsbackup.planning.rules import Rule
-from jsbackup.planning.selection.renumbering import renumbered_entry
-from jsbackup.planning.selection.subset import KeptStream, segments_within
+from jsbackup.planning.selection.subset import KeptStream, renumbered_entry, segments_within
 from jsbackup.progress import Progress
 from jsbackup.readable import alike, format_count, without_name
-from jsbackup.repository.checks.folder_listing import FolderListings
-from jsbackup.repository.checks.verify import Level, check_object
-from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.names import encode_name
+from jsbackup.repository.checks.verify import FolderListings, Level, check_object
+from jsbackup.repository.layout import encode_name
+from jsbackup.repository.manifest import BackupSummary, Manifest, StreamBackup, summary_of
+from jsbackup.repository.objects import SEGMENT_BYTES, SegmentRef
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.broken_lists import broken_lists
-from jsbackup.repository.refs import SegmentRef
-from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.repository.read.losses import broken_lists
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount

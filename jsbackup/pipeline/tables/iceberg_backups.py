@@ -43,8 +43,8 @@ from pyiceberg.types import BinaryType, LongType, NestedField, StringType
 from jsbackup.errors import FormatError, ObjectExists, ObjectNotFound, TargetConflict
 from jsbackup.pipeline.tables.iceberg_table import iceberg_errors
 from jsbackup.pipeline.tables.target import refuse_others
+from jsbackup.repository.layout import decode_name, encode_name
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.stores.base import Store
 

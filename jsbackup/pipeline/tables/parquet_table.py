@@ -21,7 +21,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.target import LOG_FOLDER, put_again
 from jsbackup.pipeline.tables.writing import WrittenFile
-from jsbackup.repository.names import encode_name
+from jsbackup.repository.layout import encode_name
 from jsbackup.stores.base import is_key
 from jsbackup.strict_json import read_object, write_json
 

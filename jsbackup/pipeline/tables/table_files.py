@@ -25,7 +25,7 @@ from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.tables.target import LOG_FOLDER
 from jsbackup.pipeline.tables.writing import TableFormat
-from jsbackup.repository.names import decode_name, encode_name
+from jsbackup.repository.layout import decode_name, encode_name
 
 __all__ = ["Table", "find_tables", "refuse_other_streams"]
 

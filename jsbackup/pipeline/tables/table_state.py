@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.stream_walk import StreamOffsets
 from jsbackup.planning.changed_streams import ChangeOptions
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.summary import summary_of
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.transforms.obfuscate.names import keyed_hash
 from jsbackup.transforms.reshape import Reshape

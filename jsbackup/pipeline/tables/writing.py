@@ -29,7 +29,7 @@ from jsbackup.pipeline.messages.stream_walk import MessageRange
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.stores.base import Data, Store
 from jsbackup.transforms.reshape import ReshapeTally
 

@@ -22,8 +22,8 @@ from itertools import islice, pairwise
 from typing import TypeVar
 
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
-from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
 
 __all__ = ["OPENING_BYTES", "PagedRun", "as_one", "pack", "pack_tasks", "packed_runs", "task_bytes", "waves"]

@@ -13,7 +13,7 @@ from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.reshape_task import CountPieces, MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.planning.changed_streams import PlannedStream
-from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.kept_messages import with_newest
 from jsbackup.progress import Progress
 
 __all__ = ["numbered_runs", "with_newest_of"]

@@ -23,10 +23,9 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import OPENING_BYTES
 from jsbackup.planning.selection.subset import Counted
 from jsbackup.repository.manifest import SegmentRef, total_of
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.columns import read_columns
-from jsbackup.repository.segment_size import fitting_bytes
-from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
+from jsbackup.repository.objects import Objects, fitting_bytes
+from jsbackup.repository.read.segments import SegmentReader, read_columns
+from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments
 from jsbackup.transforms.consumer_state import surviving
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount

@@ -18,7 +18,7 @@ from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.archive.archive_items import refuse_too_large
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.repository.segments import SegmentWriter, StoredSegments
+from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments
 
 __all__ = [
     "NO_COUNTS",

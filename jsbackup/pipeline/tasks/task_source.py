@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jsbackup.errors import JsBackupError
-from jsbackup.repository.write.compressors import share_cores
+from jsbackup.repository.write.segment_writer import share_cores
 
 __all__ = ["RowSource", "TaskSource", "encode_tasks", "freeze_worker"]
 

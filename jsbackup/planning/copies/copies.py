@@ -5,36 +5,204 @@ a backup by `copy_positions.py`, or come from a server that is cloned. Three que
 
 1. *Is the origin the one that it copied from?* An origin restored with it is, whatever its creation time will be: then
     the identity is removed from the marks, unless it stays the same. So is one at the target that was never recreated,
-    or that was restored (`origins.py`). Any other is a different stream: 2.15 copies all of it, and older servers
+    or that was restored. Any other is a different stream: 2.15 copies all of it, and older servers
     are made to.
 2. *Does the origin have what the copy has?* If the copy is ahead, marks are limited to the origin's end: the copy keeps
     what it has, and messages published from then on are copied once. A mirror has the sequences of its origin, so it is
-    cut there (`mirror_ends.py`).
+    cut there.
 3. *Has the copy deleted messages since they were copied?* They would be copied again. With an archive v1, 2.15 can be
     given the source's position; otherwise that needs `--resume-sources`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.configs.features import IDENTITIES_SINCE
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
-from jsbackup.planning.copies.mirror_ends import against_mirror, with_cut_warning
-from jsbackup.planning.copies.origins import PlannedOrigin, origins_at, planned_origin
 from jsbackup.planning.model import Action, RestoreOptions, SendAs, Start, Target
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.read.segments import state_to_restore
+from jsbackup.times import parse_time
 from jsbackup.transforms.copied_from import Mend
-from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, source_key
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, source_key, stream_identity
+from jsbackup.transforms.cut import AtSequence, Cut
 
-__all__ = ["fit_copies"]
+__all__ = [
+    "PlannedOrigin",
+    "against_mirror",
+    "cut_of_copy",
+    "ends_of_mirrors",
+    "fit_copies",
+    "is_same_life",
+    "origins_at",
+    "planned_origin",
+    "with_cut_warning",
+]
+
+
+# --- origins ---
+#
+# Origins of mirrors and sources as they will be at the target, and whether they are those that copies copied from.
+
+_NO_TIME = "0001-01-01T"  # in imports without a creation time
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOrigin:
+    """An origin as it will be at the target. `identity` is "" if unknown; `same`: its copies have copied from it."""
+
+    name: str
+    last_seq: int
+    messages: int
+    identity: str
+    same: bool
+
+
+def origins_at(target: Target, manifest: Manifest) -> dict[str, PlannedOrigin]:
+    """Return the streams of the target as they are now, by name."""
+    stored = {entry.name: entry for entry in manifest.streams}
+    return {
+        name: PlannedOrigin(
+            name,
+            info.state.last_seq,
+            info.state.messages,
+            stream_identity(info.created),
+            same=is_same_life(stored.get(name), info, manifest),
+        )
+        for name, info in target.streams.items()
+    }
+
+
+def planned_origin(action: Action, target: Target, altered: bool) -> PlannedOrigin:
+    """Return a stream as the action will make it. `altered`: its messages or marks change."""
+    state = state_to_restore(action.entry)
+    timed = not altered and not action.entry.created.startswith(_NO_TIME)
+    keeps = timed and action.wire is SendAs.V1 and target.clustered is False
+    identity = stream_identity(action.entry.created) if keeps else ""
+    return PlannedOrigin(action.name, state.last_seq, state.messages, identity, same=True)
+
+
+def is_same_life(entry: StreamBackup | None, live: StreamInfo, manifest: Manifest) -> bool:
+    """Return whether a stream at the target has the messages that copies in the backup have copied.
+
+    It does if it was never recreated, or was restored: then it has messages older than itself, or the first or last
+    message of the backup. An origin that the backup lacks must have existed by then.
+    """
+    state, now = live.state if entry is None else entry.state, live.state
+    if 0 < now.first_ns < live.created_ns:
+        return True
+    if entry is None:
+        return live.created_ns <= parse_time(manifest.created)
+    if entry.created == live.created:
+        return True
+    first = (state.first_seq, state.first_ns) == (now.first_seq, now.first_ns)
+    last = (state.last_seq, state.last_ns) == (now.last_seq, now.last_ns)
+    return (first or last) and bool(state.messages and now.messages)
+
+
+# --- mirror ends ---
+#
+# Mirrors that are ahead of their origins: where they are cut, and what is said about that.
+#
+# A mirror has the sequences of its origin. One that ends after it would not continue copying, so it is cut there; one
+# that cannot be cut is refused.
+
+
+def ends_of_mirrors(entries: Sequence[StreamBackup], manifest: Manifest, target: Target) -> dict[str, int]:
+    """Return mirrors that are ahead of their origins, with the origins' ends."""
+    ends: dict[str, int] = {}
+    by_name = {entry.name: entry for entry in entries}
+    # A mirror of a mirror ends where that ends. Circles of mirrors are refused elsewhere.
+    for _ in range(len(by_name)):
+        found = {
+            entry.name: max(end, 1)  # it is refused rather than emptied, if its origin has never had a message
+            for entry in entries
+            if (end := _end_of_origin(entry, by_name, manifest, target, ends=ends)) is not None
+            and end < state_to_restore(entry).last_seq
+        }
+        if found == ends:
+            break
+        ends = found
+    return ends
+
+
+def _end_of_origin(
+    entry: StreamBackup,
+    by_name: Mapping[str, StreamBackup],
+    manifest: Manifest,
+    target: Target,
+    *,
+    ends: Mapping[str, int],
+) -> int | None:
+    mirror = entry.config.get("mirror")
+    if not isinstance(mirror, dict) or is_external(mirror) or not isinstance(origin := mirror.get("name"), str):
+        return None
+    if origin in by_name:
+        end = state_to_restore(by_name[origin]).last_seq
+        return min(end, ends.get(origin, end))
+    live = target.streams.get(origin)
+    stored = {one.name: one for one in manifest.streams}
+    if live is None or not is_same_life(stored.get(origin), live, manifest):
+        return None
+    return live.state.last_seq
+
+
+def cut_of_copy(cut: Cut, end: int | None) -> Cut:
+    """Return the cut of a stream that ends at `end` at the latest, at 0 before its first message. A cut by time stays:
+    it is checked afterwards.
+    """
+    if end is None or (cut.until is not None and not isinstance(cut.until, AtSequence)):
+        return cut
+    return replace(cut, until=AtSequence(end if cut.until is None else min(end, cut.until.sequence)))
+
+
+def against_mirror(action: Action, origins: Mapping[str, PlannedOrigin]) -> Iterator[Finding]:
+    """Refuse a mirror that would be ahead of its origin and could not be cut."""
+    mirror = action.config.get("mirror")
+    origin = None if not isinstance(mirror, dict) or is_external(mirror) else origins.get(str(mirror.get("name")))
+    end = state_to_restore(action.entry).last_seq
+    if isinstance(until := action.reshape.cut.until, AtSequence):
+        end = min(end, until.sequence)
+    if origin is None or end <= origin.last_seq or action.wire is SendAs.API:
+        return
+    yield Finding(
+        action.entry.name,
+        Rule.MIRROR_AHEAD,
+        f"ends at sequence {end:,}, but its origin {origin.name} at {origin.last_seq:,}",
+        f"Restore {origin.name} as well, or restore this one with --set mirror=null.",
+    )
+
+
+def with_cut_warning(action: Action, stored: Mapping[str, StreamBackup], cuts: Mapping[str, int]) -> Action:
+    """Return the action with a warning about what was cut, if it is a mirror that was cut."""
+    name = action.entry.name
+    if name in cuts and action.config.get("mirror") and action.reshape.cut.until is not None:
+        return _about_cut(action, stored[name], cuts[name])
+    return action
+
+
+def _about_cut(action: Action, entry: StreamBackup, end: int) -> Action:
+    """Return the action with a warning about what a cut leaves out of a mirror that is ahead."""
+    gone = entry.captured.messages - action.entry.captured.messages
+    after = "it has no message after that"
+    if gone or not action.counted:
+        count = f"{'' if action.counted else 'at least '}{gone:,} message{'' if gone == 1 else 's'}"
+        after = f"{count if gone else 'messages'} after that {'is' if gone == 1 else 'are'} not restored"
+    mirror = action.config.get("mirror")
+    origin = mirror.get("name") if isinstance(mirror, dict) else "its origin"
+    last = state_to_restore(entry).last_seq
+    reason = f"ends at sequence {last:,}, and {origin} at {end:,}: {after}"
+    warning = Finding(entry.name, Rule.MIRROR_CUT, reason, "To keep them, restore it with --set mirror=null.")
+    return replace(action, warnings=(*action.warnings, warning))
+
 
 _BY_SUBJECT_SINCE = (2, 12)
 

@@ -21,7 +21,7 @@ from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.transforms.copy_positions import is_external, source_key
 from jsbackup.transforms.subjects import overlaps
 

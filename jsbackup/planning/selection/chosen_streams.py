@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import MAY_MISS, excludes_nothing, is_chosen, nearest
-from jsbackup.errors import UsageError
-from jsbackup.planning.interrupted.staged import replaced_by
-from jsbackup.planning.model import RestoreOptions
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.planning.interrupted import replaced_by
+from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
-from jsbackup.repository.read.broken_lists import HOW_TO_LIST, refuse_unlisted
-from jsbackup.repository.read.needed import Needed
+from jsbackup.repository.manifest_json import Needed
+from jsbackup.repository.read.latest import Choice
+from jsbackup.repository.read.losses import HOW_TO_LIST, broken_lists, refuse_broken, refuse_unlisted
+from jsbackup.shell import quoted_command
+from jsbackup.transforms.filters.filters import Filters
 
-__all__ = ["about_missing", "choose_streams", "needed_by", "staged_copies"]
+__all__ = [
+    "Listed",
+    "about_missed",
+    "about_missing",
+    "against_missed",
+    "choose_streams",
+    "needed_by",
+    "staged_copies",
+    "with_cause",
+    "with_elsewhere",
+]
 
 
 def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> list[StreamBackup]:
@@ -91,3 +107,90 @@ def about_missing(manifest: Manifest, options: RestoreOptions, staged: Sequence[
             others = format_count(lost.count - 1, "other")
             reason = f"{f'it and {others} ' if lost.count > 1 else ''}cannot be listed: {lost.reason}"
             yield Finding(lost.first, Rule.INCOMPLETE_BACKUP, reason, HOW_TO_LIST)
+
+
+# --- listed ---
+#
+# The streams of a plan whose lists of segments can be read.
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A backup and the options to plan with. `broken` streams were taken out of both."""
+
+    manifest: Manifest
+    options: RestoreOptions
+    broken: Mapping[str, JsBackupError] = field(default_factory=dict)
+
+    def without_broken_lists(self) -> Listed:
+        """Return the rest, itself if all lists can be read. Raises the error of a broken one if nothing is left to
+        plan.
+        """
+        asked = [s for s in self.manifest.streams if is_chosen(s.name, self.options.streams, self.options.exclude)]
+        broken = broken_lists(asked)
+        if not broken:
+            return self
+        refuse_broken(broken, of=len(asked))
+        streams = tuple(stream for stream in self.manifest.streams if stream.name not in broken)
+        named = [glob for glob in self.options.streams if any(glob.matches(stream.name) for stream in streams)]
+        return Listed(
+            replace(self.manifest, streams=streams), replace(self.options, streams=tuple(named)), dict(broken)
+        )
+
+
+# --- missed ---
+#
+# Filters that have found nothing: a misspelt one keeps, or leaves out, nothing, and what it was to leave out would be
+# copied. So that is refused, unless the user confirms it.
+#
+# A condition on headers or payloads is known to miss when all messages were read. It counts for all streams of a
+# restore together: one that is for some of them is none for the others.
+
+
+def about_missed(
+    kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions
+) -> Iterator[Finding]:
+    """Yield refusals for conditions that no message of a plan meets, if all messages were read."""
+    if options.allow_nothing:
+        return
+    known = [kept.get(action.entry.name) for action in actions if action.reshape.filters and action.had]
+    counts = [one.matched for one in known if one is not None and one.matched is not None]
+    if len(counts) == len(known):
+        yield from against_missed(options.reshape.filters, sum(counts, Counter()))
+
+
+def against_missed(filters: Filters, matched: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield refusals for conditions without any message in these counts, if there were messages to judge."""
+    for option, rule in filters.by_content:
+        if matched.get(option) and not matched.get(f"{option} {rule}"):
+            reason = f"{option} {rule}: no message that the other options leave meets it, so it would keep nothing"
+            yield Finding("", Rule.FILTER_MISSED, reason, f"Correct it, or leave it out. {MAY_MISS}")
+
+
+def with_cause(refusals: Iterable[Finding], missed: Sequence[Finding], actions: Sequence[Action]) -> list[Finding]:
+    """Return all refusals; without those that nothing is kept, if a condition that no message meets is the cause."""
+    caused = bool(missed) and not any(action.entry.captured.messages for action in actions)
+    return [*(one for one in refusals if not (caused and one.rule is Rule.KEEPS_NOTHING)), *missed]
+
+
+# --- elsewhere ---
+#
+# Requested streams that a backup lacks and another backup has, as warnings of a plan.
+
+
+def with_elsewhere(plan: RestorePlan, choice: Choice) -> RestorePlan:
+    """Return the plan with warnings about requested streams that only another backup has."""
+    if not choice.elsewhere:
+        return plan
+    known = {one.stream for one in choice.elsewhere}
+    left = (one for one in plan.warnings if one.rule is not Rule.INCOMPLETE_BACKUP or one.stream not in known)
+    found = (
+        Finding(
+            one.stream,
+            Rule.IN_ANOTHER_BACKUP,
+            f"is not in backup {plan.backup}, but in {one.backup}, made {one.created[:19]}Z",
+            f"Restore it from there: {quoted_command('restore', one.backup, one.stream)}.",
+        )
+        for one in choice.elsewhere
+    )
+    return replace(plan, warnings=(*left, *found))

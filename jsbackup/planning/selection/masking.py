@@ -12,13 +12,17 @@ Some payloads belong to clients and servers, which could not go on without them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from jsbackup.model import JsonObject
+from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
+from jsbackup.repository.manifest import ConsumerBackup, CopiedFrom, Losses, SkippedStream, Source, StreamBackup
 from jsbackup.transforms.follow import subjects_of
 from jsbackup.transforms.mask import Mask, MaskAction, MaskCount
+from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from jsbackup.transforms.rename import StreamKind, bucket_of
+from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = [
@@ -26,13 +30,19 @@ __all__ = [
     "SPARED",
     "about_masks",
     "about_nothing_kept",
+    "about_obfuscation",
     "about_unseen",
+    "against_obfuscation",
     "against_payload_masks",
     "are_for",
+    "obfuscated_entry",
+    "obfuscated_skipped",
+    "obfuscated_source",
     "of_unmasked",
     "unseen",
     "what",
 ]
+
 
 _LOOK = "Check the path of the mask; --allow-nothing allows masks that mask nothing."
 _SUBJECTS = "Check the subjects of the mask; --allow-nothing allows masks that mask nothing."
@@ -129,3 +139,78 @@ def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:
     if may_be_empty:
         return Finding(stream, Rule.NOTHING_KEPT, f"is restored empty: none of its {of_them} is kept")
     return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {of_them}", _EMPTY)
+
+
+# --- obfuscating ---
+#
+# What `--obfuscate` leaves in clear, what it cannot hide, and a backup that has nothing else in clear.
+
+_STAYS = (
+    "sequences, times, sizes of payloads, limits, names of header fields, headers that servers act on, positions of "
+    "consumers"
+)
+_OF_OBJECTS = "sizes and times of files"
+_OF_COUNTERS = "values of counters"
+
+
+def about_obfuscation(entry: StreamBackup, reshape: Reshape) -> Iterator[Finding]:
+    """Yield warnings: what of a stream stays in clear, and that it may grow."""
+    if reshape.obfuscation is None:
+        return
+    stays = [_STAYS]
+    stays += [_OF_COUNTERS] if entry.config.get("allow_msg_counter") else []
+    stays += [_OF_OBJECTS] if bucket_of(entry.name)[0] is StreamKind.OBJECT else []
+    yield Finding(entry.name, Rule.OBFUSCATED, f"obfuscated, except: {', '.join(stays)}")
+    most = entry.config.get("max_bytes")
+    if isinstance(most, int) and most > 0 and entry.captured.messages:
+        reason = (
+            f"has max_bytes {most}, and obfuscated subjects and headers are longer if they had less than 16 "
+            "characters: the target deletes the oldest messages if that is too much"
+        )
+        yield Finding(entry.name, Rule.OBFUSCATED_GROWS, reason, "Leave the limit out with --set max_bytes=null.")
+
+
+def against_obfuscation(entry: StreamBackup, reshape: Reshape) -> Iterator[Finding]:
+    """Refuse streams whose names have to stay."""
+    if reshape.obfuscation is not None and entry.name.startswith("$MQTT_"):
+        reason = "cannot be obfuscated: servers find the streams of MQTT by their names and subjects"
+        yield Finding(entry.name, Rule.OBFUSCATE_MQTT, reason, "Leave it out with --exclude '$MQTT_*'.")
+
+
+def obfuscated_entry(entry: StreamBackup, names: ObfuscatedNames) -> StreamBackup:
+    """Return a stream whose name, configurations and messages are obfuscated already, without what else names
+    something.
+    """
+    return replace(
+        entry,
+        consumers=tuple(map(_consumer, entry.consumers)),
+        warnings=("what was backed up was not complete",) if entry.warnings else (),
+        read=None,
+        copied=tuple(_copied(one, names) for one in entry.copied),
+        lost=Losses(tuple(replace(span, cause="lost", subjects=(), extra={}) for span in entry.lost.spans)),
+        state_extra={},
+        extra={},
+    )
+
+
+def _consumer(consumer: ConsumerBackup) -> ConsumerBackup:
+    reason = "" if consumer.fidelity is Fidelity.EXACT and not consumer.reason else "not exact in the original backup"
+    return replace(consumer, reason=reason, extra={}, state_extra={})
+
+
+def _copied(one: CopiedFrom, names: ObfuscatedNames) -> CopiedFrom:
+    def each(text: str) -> str:
+        return "\f".join(map(names.destination, text.split("\f")))
+
+    return replace(one, origin=names.stream(one.origin), filter=each(one.filter), destination=each(one.destination))
+
+
+def obfuscated_source(source: Source, done: JsonObject) -> Source:
+    """Return where an obfuscated backup comes from: the release of the server, and what was `done`."""
+    return Source(server_version=source.server_version, extra={"transformed": done})
+
+
+def obfuscated_skipped(skipped: Iterable[SkippedStream], names: ObfuscatedNames) -> Iterator[SkippedStream]:
+    """Yield skipped streams without the reasons, which name something."""
+    for one in skipped:
+        yield SkippedStream(names.stream(one.name), "was skipped by the original backup")

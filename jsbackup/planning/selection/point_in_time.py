@@ -13,11 +13,10 @@ from typing import Literal
 
 from jsbackup.errors import JsBackupError
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import BackupSummary, Manifest, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.pages.segment_list import parts_of
-from jsbackup.repository.read.archiving import state_to_restore
-from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 

@@ -24,11 +24,10 @@ from jsbackup.model import Check
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.readers import examine_readers
-from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor
-from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, store_now
-from jsbackup.repository.location import holds_anything
+from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor, holds_anything
+from jsbackup.repository.keep.leases import SeenLease, list_leases, read_lease, store_now
+from jsbackup.repository.objects import SEGMENT_BYTES
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.stores.base import FiniteStore, Store
 from jsbackup.stores.probe import probe_store
 

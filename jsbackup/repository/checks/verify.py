@@ -18,6 +18,8 @@ Check one object of a backup, and say what is wrong with it.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,18 +32,19 @@ from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, Store
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.folder_listing import FolderListings
 from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.objects import AnyRef, Objects, OpaqueRef, PageRef, SegmentRef, folder_of, id_of
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, total_of
-from jsbackup.repository.refs import AnyRef, OpaqueRef, PageRef, SegmentRef, folder_of, id_of
-from jsbackup.repository.segments import SegmentReader
-from jsbackup.repository.write.pending_acks import decode_pending
-from jsbackup.repository.write.raw_snapshot import read_piece
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write.stream_objects import decode_pending, read_piece
+from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = [
     "Checker",
+    "FolderListing",
+    "FolderListings",
     "Level",
+    "ListedObject",
     "ObjectFlaw",
     "Problem",
     "ProblemKind",
@@ -49,11 +52,85 @@ __all__ = [
     "Verifier",
     "check_manifest",
     "check_object",
+    "find_absent",
     "flaw_of",
     "problem_with",
     "verify_backup",
     "weight_of",
 ]
+
+
+# --- folder listing ---
+#
+# The objects of folders as the store lists them, held in little memory: folders may have a million.
+
+# So many folders are listed one by one, and then all others at once.
+_MOST_LISTED = 32
+
+
+class ListedObject(NamedTuple):
+    """Size in bytes, and the Unix time of the put by the store's clock."""
+
+    size: int
+    modified_seconds: float
+
+
+class FolderListing:
+    """Sizes and times by key, 24 bytes for each object. Hashes of keys are held: a key that is not there would only be
+    found if its hash of 64 bits were that of another.
+    """
+
+    def __init__(self, infos: Iterable[ObjectInfo]) -> None:
+        hashes, sizes, times = array("q"), array("q"), array("d")
+        for info in infos:
+            hashes.append(hash(info.key))
+            sizes.append(info.size)
+            times.append(info.modified_seconds)
+        order = sorted(range(len(hashes)), key=hashes.__getitem__)
+        self._hashes = array("q", map(hashes.__getitem__, order))
+        self._sizes = array("q", map(sizes.__getitem__, order))
+        self._times = array("d", map(times.__getitem__, order))
+
+    def find(self, key: str) -> ListedObject | None:
+        """Return the object with this key, None if it is not listed."""
+        wanted = hash(key)
+        at = bisect_left(self._hashes, wanted)
+        if at == len(self._hashes) or self._hashes[at] != wanted:
+            return None
+        return ListedObject(self._sizes[at], self._times[at])
+
+
+class FolderListings:
+    """Listings of the folders of streams and of pages of streams, each from when it was first needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folders: dict[str, FolderListing] = {}
+        self._others: FolderListing | None = None  # all folders that are not among these
+
+    def find(self, ref: AnyRef) -> ListedObject | None:
+        """Return the object that a reference names. Raises StoreError."""
+        return self._listed(folder_of(ref)).find(ref.key)
+
+    def has(self, ref: AnyRef) -> bool:
+        """Return whether that is there, with its size. Raises StoreError."""
+        listed = self.find(ref)
+        return listed is not None and listed.size == ref.size
+
+    def _listed(self, folder: str) -> FolderListing:
+        if folder in self._folders:
+            return self._folders[folder]
+        if len(self._folders) < _MOST_LISTED or layout.STREAMS.startswith(folder):
+            self._folders[folder] = FolderListing(self._store.list(f"{folder}/"))
+            return self._folders[folder]
+        if self._others is None:
+            self._others = self._list_others()
+        return self._others
+
+    def _list_others(self) -> FolderListing:
+        """List all folders that were not listed before: a request lists a thousand objects, and most have few."""
+        infos = self._store.list(layout.SEGMENTS)
+        return FolderListing(info for info in infos if info.key.rpartition("/")[0] not in self._folders)
 
 
 class Level(StrEnum):
@@ -406,3 +483,100 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
             yield "the segments do not add up to what was captured"
         if total.digest != stream.digest:
             yield "the segments do not match the digest of the stream"
+
+
+# --- presence ---
+#
+# Look whether objects are stored, without reading them: that each exists, has its size, and was put as what it is.
+#
+# The SHA-256 that was put with an object is compared where the store keeps one and `head` returns it (S3). An object
+# that was damaged later still has that SHA-256: only reading finds such damage. So what was found damaged before is
+# read.
+#
+# Objects of a folder are asked for one by one if that takes no more requests than listing the folder; else a listing of
+# the keys with their common prefix is read. So there are never many more requests than objects.
+
+_LOOKING_THREADS = 8  # for streams, and for the objects of each
+_LISTED = 1000  # objects in a page of S3's listing
+
+
+def find_absent(objects: Objects, manifest: Manifest, stored: Mapping[str, int]) -> Iterator[Problem]:
+    """Yield what is wrong with a backup, as far as can be found without reading segments: it reads only pages, and
+    what was found damaged before.
+
+    `stored` is how many objects each stream has in its folder, at least.
+
+    Raises:
+        KeyUnavailable: a page is encrypted, and no key that opens it was given.
+        StoreError: the store does not answer.
+    """
+    yield from check_manifest(manifest)
+    objects.look_for_damage()
+    looks = (partial(_look_at, objects, stream, stored[stream.name]) for stream in manifest.streams)
+    for problems in in_order(looks, _LOOKING_THREADS):
+        yield from problems
+
+
+def _look_at(objects: Objects, stream: StreamBackup, stored: int) -> list[Problem]:
+    refs: list[AnyRef] = []
+    problems = []
+    for part in stream.walk():
+        if isinstance(part, BrokenPage):
+            objects.note_damaged(part.page)
+            problems.append(problem_with(stream.name, part.page, flaw_of(part.error)))
+        elif not isinstance(part, PageRef):  # the walk reads pages
+            refs.append(part)
+    infos = _find(objects.store, refs, stored)
+    for ref in refs:
+        flaw = _flaw_in(ref, infos.get(ref.key))
+        if flaw is None and objects.is_damaged(ref):
+            flaw = check_object(objects, ref, Level.DATA if objects.sealing.reads else Level.OBJECTS)
+        if flaw is not None:
+            objects.note_damaged(ref)
+            problems.append(problem_with(stream.name, ref, flaw))
+    return problems
+
+
+def _flaw_in(ref: AnyRef, info: ObjectInfo | None) -> ObjectFlaw | None:
+    if info is None:
+        return ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+    if info.size != ref.size:
+        return ObjectFlaw(ProblemKind.DAMAGED, f"object {ref.key} should have {ref.size} bytes and has {info.size}")
+    if info.sha256 not in ("", ref.sha256):
+        return ObjectFlaw(ProblemKind.DAMAGED, f"object {ref.key} has changed since it was stored (SHA-256 differs)")
+    return None
+
+
+def _find(store: Store, refs: Sequence[AnyRef], stored: int) -> dict[str, ObjectInfo]:
+    """Return those of the objects that exist, by key."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    # With other objects, a few segments of many have no common prefix but the folder.
+    apart = 2 * len(refs) < stored
+    for ref in refs:
+        group = (ref.key.rpartition("/")[0], apart and isinstance(ref, SegmentRef))
+        groups.setdefault(group, []).append(ref.key)
+    return {info.key: info for keys in groups.values() for info in _infos(store, keys, stored)}
+
+
+def _infos(store: Store, keys: Sequence[str], stored: int) -> Iterator[ObjectInfo]:
+    if len(keys) <= 1 + stored // _LISTED:
+        for info in in_order((partial(_head, store, key) for key in keys), min(_LOOKING_THREADS, len(keys))):
+            if info is not None:
+                yield info
+        return
+    wanted = frozenset(keys)
+    for info in store.list(_common_prefix(min(keys), max(keys))):
+        if info.key in wanted:
+            yield info
+
+
+def _common_prefix(one: str, other: str) -> str:
+    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def _head(store: Store, key: str) -> ObjectInfo | None:
+    try:
+        return store.head(key)
+    except ObjectNotFound:
+        return None

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jsbackup.repository.crypto.sealing import PLAIN, Sealing
-from jsbackup.repository.documents import BARE, Envelope
+from jsbackup.repository.document import BARE, Envelope
+from jsbackup.repository.objects import PLAIN, Sealing
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto import age
-    from jsbackup.repository.crypto.secret import RepositorySecret
-    from jsbackup.repository.crypto.signing import Signatory, Signers
-    from jsbackup.repository.crypto.writer_key import WriterKey
+    from jsbackup.repository.crypto.keys import RepositorySecret
+    from jsbackup.repository.crypto.signing import Signatory, Signers, WriterKey
 
 __all__ = ["NEEDS_IDENTITY", "NEEDS_WRITER", "NO_KEYS", "Access", "GivenKeys"]
+
 
 NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
 NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."

@@ -18,7 +18,7 @@ What a thief can do who has access to the store, with
 
     an identity, a passphrase   reads every message, past and to come, and can make himself a writer
     the writer key              reads manifests and catalogs (names, configurations, counts, times; no message), and
-                                signs backups of his own, until it is replaced (`writers.py`); reading cannot be undone
+                                signs backups of his own, until it is replaced (`signing.py`); reading cannot be undone
     neither                     sees sizes, times, numbers of objects and sequences; can delete and bring back what was
                                 there before, which `verify` mostly notices (`checks/manifest_chain.py`); can give
                                 a reader who pins nothing another repository altogether: hence --expect-signer
@@ -59,6 +59,7 @@ from jsbackup.errors import (
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
+from jsbackup.repository.crypto.age import Identity, age_identity
 from jsbackup.repository.crypto.readers import (
     NO_READER,
     examine_readers,
@@ -68,14 +69,19 @@ from jsbackup.repository.crypto.readers import (
     sha256s_of,
     whom_of,
 )
-from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.writer_key import decode_writer_key
-from jsbackup.repository.crypto.writers import load_signers
+from jsbackup.repository.crypto.signing import (
+    Signatory,
+    decode_writer_key,
+    derive,
+    load_signers,
+)
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.stores.base import Store
 
 __all__ = [
     "ARMOR",
+    "DocumentsSecret",
+    "RepositorySecret",
     "decrypt_passphrase_file",
     "hint_of_keys",
     "is_passphrase_file",
@@ -91,6 +97,65 @@ __all__ = [
     "read_keys",
     "remove_identity",
 ]
+
+_log = logging.getLogger(__name__)
+
+
+# --- secret ---
+#
+# The secrets of an encrypted repository, and how they are derived.
+#
+#     repository secret           an age identity, made by `init`; opens every object; everything below comes from it
+#     ├── authority               Ed25519 seed; says who is a writer (`signing.py`), signs nothing else
+#     └── documents               32 bytes, in the writer key too
+#         ├── names               HMAC-SHA-256 key; what stands for digests and streams in keys
+#         └── identity            an age identity; opens documents (manifests, catalogs), nothing else
+#
+# Each arrow is HKDF with SHA-256 (RFC 5869), no salt, 32 bytes; `info` is "jsbackup 1 " and the name above. The input
+# at the top is the identity's text, AGE-SECRET-KEY-1 and so on in capitals.
+#
+# Names are HMACs in hex: over "digest\0" and the digest; over "stream\0" and the stream's name, the first 32 digits;
+# over "incarnation\0", the name, "\0" and the incarnation, the first 8.
+
+
+def _derive(secret: bytes, name: str) -> bytes:
+    return derive(secret, f"jsbackup 1 {name}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DocumentsSecret:
+    """The secret that opens documents and names objects; 32 bytes."""
+
+    value: bytes
+
+    @property
+    def identity(self) -> Identity:
+        return age_identity(_derive(self.value, "identity"))
+
+    @property
+    def names(self) -> bytes:
+        return _derive(self.value, "names")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RepositorySecret:
+    """The secret that opens everything."""
+
+    identity: Identity
+
+    @property
+    def authority(self) -> Signatory:
+        return Signatory(_derive(self._input, "authority"))
+
+    @property
+    def documents(self) -> DocumentsSecret:
+        return DocumentsSecret(_derive(self._input, "documents"))
+
+    @property
+    def _input(self) -> bytes:
+        assert self.identity.text is not None, "a repository's identity is an age identity"
+        return self.identity.text.encode()
+
 
 ARMOR: Final = b"-----BEGIN AGE ENCRYPTED FILE-----"
 _ARMOR_END: Final = b"-----END AGE ENCRYPTED FILE-----"
@@ -203,8 +268,6 @@ def _decode(text: bytes) -> bytes:
         raise binascii.Error("not the only form of these bytes")
     return data
 
-
-_log = logging.getLogger(__name__)
 
 # An identity for an RSA key takes about 700 bytes.
 _MAX_BYTES = 64 << 10

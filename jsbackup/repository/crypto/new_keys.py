@@ -3,26 +3,70 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectNotFound, UsageError
+from jsbackup.errors import (
+    IntegrityError,
+    KeyUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    TargetConflict,
+    UnsupportedError,
+    UsageError,
+)
+from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.access import NEEDS_WRITER
-from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
-from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.signing import Signatory
-from jsbackup.repository.crypto.writer_key import WriterKey
-from jsbackup.repository.crypto.writers import Writer, load_signers, put_writer
+from jsbackup.repository.crypto.access import NEEDS_WRITER, GivenKeys
+from jsbackup.repository.crypto.keys import (
+    RepositorySecret,
+    list_identities,
+    list_lost,
+    needed,
+    put_identity,
+    put_passphrase,
+)
+from jsbackup.repository.crypto.opening import open_access
+from jsbackup.repository.crypto.readers import (
+    MAX_READER_BYTES,
+    examine_readers,
+    list_removed,
+    put_removal,
+    read_record,
+    sha256s_of,
+)
+from jsbackup.repository.crypto.signing import (
+    MAX_WRITER_BYTES,
+    Signatory,
+    Signers,
+    Writer,
+    WriterKey,
+    load_signers,
+    load_writers,
+    put_writer,
+)
 from jsbackup.repository.descriptor import Descriptor
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents
 from jsbackup.stores.base import Store
+from jsbackup.stores.overlay import OverlayStore
 
-__all__ = ["NewKeys", "make_new_keys", "put_keys", "replace_writer", "signed_documents"]
+__all__ = [
+    "CopiedKeys",
+    "NewKeys",
+    "bring_first_keys",
+    "copy_keys",
+    "follow_keys",
+    "make_new_keys",
+    "put_keys",
+    "replace_writer",
+    "signed_documents",
+]
+
 
 Random = Callable[[int], bytes]
 
@@ -129,3 +173,216 @@ def signed_documents(documents: Documents, folders: Sequence[str] = _SIGNED) -> 
         with suppress(IntegrityError, ObjectNotFound):
             data = documents.get(info.key, MAX_DOCUMENT_BYTES)
             yield info.key, hashlib.sha256(data).hexdigest()
+
+
+# --- copied keys ---
+#
+# Bring what is below `keys/` to a replica: when it is made, and before each later copy.
+#
+# Without the record of a writer, nothing that it signed can be read in the replica; without its key file, a reader
+# cannot open it. Nothing is deleted or overwritten there: of a key file that only the replica has, nothing tells
+# whether its reader was removed in the source, is one of the replica alone, or was locked out of the source by a thief.
+# And a key file that was removed in the replica is not brought back; records of what was removed are brought, too.
+#
+# Writers come first, the newest first: then none that was replaced can sign in between. What the replaced one has
+# signed counts only as far as the new one names it, and it names what the source had at that time. A replica may have
+# more, such as backups that the source has forgotten. So nothing is brought if a manifest, a hold or a record of damage
+# of the replica could not be read any more.
+
+_log = logging.getLogger(__name__)
+
+# The rest is made again: catalogs by the next backup, records of what is sound by the next check.
+_NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedKeys:
+    """Keys of objects: of the readers' key files and the records of writers that were brought; of the readers' key
+    files that only the replica has, none if the source has none at all; of those of which the replica has another one
+    than the source says, with no record of its own; of those that were `left`, as the replica is not behind; and of
+    those that were `removed` in the replica.
+    """
+
+    readers: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
+    only_there: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def copy_keys(
+    source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, behind: bool = True
+) -> CopiedKeys:
+    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged, or may have
+    been exchanged, as their records are damaged, and for those that were removed in the replica. `signers` are those of
+    the source. Unless the replica is `behind` the source, readers of which it has neither key file nor record are left:
+    they may have been removed there since, by a version that does not record it.
+
+    Raises StoreError, and IntegrityError as `load_writers`.
+    """
+    writers = [key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key)]
+    if descriptor.recipient is None:
+        return CopiedKeys(writers=tuple(writers))
+    broken = {one.key for one in examine_readers(source, descriptor, signers).broken}
+    ours = {one.key for one in list_identities(source, descriptor)}
+    known = ours | {one.key for one in list_lost(source, descriptor)}
+    before = {one.key for one in list_identities(target, descriptor)}
+    removed = _removed_there(source, target, descriptor, signers=signers, keys=known - before)
+    left = set() if behind else ours - before - {one.key for one in list_lost(target, descriptor)} - removed
+    different = []
+    for key in sorted(known - left - removed):
+        if not _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken):
+            different.append(key)
+    for key, sha256 in sorted(list_removed(source)):  # last: they say nothing of what is being brought
+        put_removal(target, key, sha256)
+    after = {one.key for one in list_identities(target, descriptor)}
+    only_there = before - known if ours else ()
+    brought = tuple(sorted((after - before) & ours))
+    return CopiedKeys(
+        brought,
+        tuple(writers),
+        only_there=tuple(sorted(only_there)),
+        different=tuple(different),
+        left=tuple(sorted(left)),
+        removed=tuple(sorted(removed & ours)),
+    )
+
+
+def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
+    """Do the same for a replica that is being made, and warn of what an interrupted run may have left there."""
+    left = copy_keys(source, target, descriptor, signers).only_there
+    if left:
+        _log.warning(
+            "%s has readers' key files that %s does not have, as an interrupted copy may have left them: %s; if their "
+            "readers were removed, take them away with 'jsbackup key remove' there",
+            target.location,
+            source.location,
+            ", ".join(left),
+        )
+
+
+def follow_keys(
+    source: Store,
+    target: Store,
+    descriptor: Descriptor,
+    signers: Signers | None,
+    *,
+    given: GivenKeys,
+    behind: bool,
+) -> CopiedKeys:
+    """Do the same for a replica that has backups. `given` are the keys for it.
+
+    Raises:
+        TargetConflict: a writer was replaced in the source, and what it has signed in the replica would be lost.
+        KeyUnavailable: whether it would be is not known, as documents are encrypted, and no key that opens them was
+            given.
+        IntegrityError, StoreError: as `copy_keys`.
+    """
+    lacking = _lacking_writers(source, target, descriptor)
+    if lacking and (lost := _lost_with(lacking, source, target, descriptor, given=given)):
+        raise TargetConflict(
+            f"the writer key was replaced in {source.location}, which does not know all that the old one has signed in "
+            f"{target.location}: {in_short(lost, most=1)} could not be read any more",
+            hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
+        )
+    return copy_keys(source, target, descriptor, signers, behind=behind)
+
+
+def _lacking_writers(source: Store, target: Store, descriptor: Descriptor) -> list[str]:
+    """Return the keys of the records of writers that the target lacks, the newest first."""
+    known = {writer.signer for writer in load_writers(target, descriptor)}
+    lacking = [writer for writer in load_writers(source, descriptor) if writer.signer not in known]
+    newest_first = sorted(lacking, key=lambda writer: writer.created, reverse=True)
+    return [layout.writer_key(writer.signer) for writer in newest_first]
+
+
+def _lost_with(
+    writers: Sequence[str], source: Store, target: Store, descriptor: Descriptor, *, given: GivenKeys
+) -> list[str]:
+    """Return the manifests, holds and records of damage that can be read in the target, and could not with these
+    writers. Reads them all.
+    """
+    then = OverlayStore(target, time.time)
+    for key in writers:
+        _bring(source, then, key)
+    left, after = (
+        dict(signed_documents(Documents(store, open_access(store, descriptor, given).envelope), _NEEDED))
+        for store in (target, then)
+    )
+    lost = left.keys() - after.keys()
+    return sorted(key for key in lost if not key.startswith(layout.VERIFIED) or layout.is_damage_record(key))
+
+
+def _removed_there(
+    source: Store, target: Store, descriptor: Descriptor, *, signers: Signers | None, keys: set[str]
+) -> set[str]:
+    """Return which of the source's `keys` of key files were removed in the target. A reader who was added again since
+    has another key file.
+    """
+    recorded = list_removed(target)
+    return {
+        key
+        for key in keys & {one for one, _ in recorded}
+        if any((key, sha256) in recorded for sha256 in sha256s_of(source, descriptor, signers, key))
+    }
+
+
+def _bring_reader(
+    source: Store,
+    target: Store,
+    descriptor: Descriptor,
+    *,
+    signers: Signers | None,
+    key: str,
+    broken: set[str],
+) -> bool:
+    """Bring a reader's key file and its record, each if the target lacks it and the other does not contradict it: a
+    reader who was removed and added again has another one. Return False if the target has another key file than the
+    record says, and none of its own.
+    """
+
+    def named(data: bytes | None) -> str | None:
+        try:
+            return None if data is None else read_record(descriptor, signers, key, data)
+        except (IntegrityError, UnsupportedError):
+            return None
+
+    record = layout.reader_key(key)
+    file, theirs = (_read(target, one) for one in (key, record))
+    if file is None and not {key, record} & broken:
+        data = _read(source, key)
+        if data is not None and named(theirs) in (None, _sha256(data)):
+            _put(target, key, data)
+            file = data
+    if theirs is None and record not in broken:
+        data = _read(source, record)
+        if data is not None and file is not None and named(data) != _sha256(file):
+            return False
+        if data is not None:
+            _put(target, record, data)
+    return True
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _bring(source: Store, target: Store, key: str) -> bool:
+    data = _read(source, key, MAX_WRITER_BYTES)
+    return data is not None and _put(target, key, data)
+
+
+def _read(store: Store, key: str, limit: int = MAX_READER_BYTES) -> bytes | None:
+    with suppress(ObjectNotFound):  # removed meanwhile
+        return store.get_range(key, 0, limit)
+    return None
+
+
+def _put(target: Store, key: str, data: bytes) -> bool:
+    """Return False if something is there: from an interrupted or another run, or damaged, which `repair` mends."""
+    try:
+        target.put(key, data)
+    except ObjectExists:
+        return False
+    return True

@@ -31,14 +31,19 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NEEDS_WRITER, Access, GivenKeys
-from jsbackup.repository.crypto.keys import hint_of_keys, open_secret
-from jsbackup.repository.crypto.sealing import PLAIN
-from jsbackup.repository.crypto.secret import DocumentsSecret
-from jsbackup.repository.crypto.signing import SIGNATURE_BYTES, Signatory, Signers, claimed_signer, sign_document
-from jsbackup.repository.crypto.writer_key import WriterKey
-from jsbackup.repository.crypto.writers import load_signers
+from jsbackup.repository.crypto.keys import DocumentsSecret, hint_of_keys, open_secret
+from jsbackup.repository.crypto.signing import (
+    SIGNATURE_BYTES,
+    Signatory,
+    Signers,
+    WriterKey,
+    claimed_signer,
+    load_signers,
+    sign_document,
+)
 from jsbackup.repository.descriptor import Descriptor
-from jsbackup.repository.documents import BARE, Envelope
+from jsbackup.repository.document import BARE, Envelope
+from jsbackup.repository.objects import PLAIN
 from jsbackup.stores.base import Data, Store
 
 __all__ = ["open_access"]

@@ -1,9 +1,9 @@
 """Which backups are known to be damaged, so that people see it where they choose one, and retention lets none of them
 take the place of a sound one.
 
-Two kinds of records tell of damage. Records of objects (`verified.py`) list those that were found damaged, and not
+Two kinds of records tell of damage. Records of objects (`ledger.py`) list those that were found damaged, and not
 sound since. Missing objects, lost pages and manifests that contradict themselves are not among them: the outcomes of
-`verify` (`outcomes.py`) name the backups that have any. These backups are looked at again, because they may have been
+`verify` (`ledger.py`) name the backups that have any. These backups are looked at again, because they may have been
 repaired since: their manifests and pages are read, and the folders of their objects are listed.
 
 What no command has looked at may be missing, too. `Presence` looks for the objects of backups in listings of their
@@ -23,13 +23,11 @@ from functools import partial
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.damaged import damage_on_record, read_damaged
-from jsbackup.repository.checks.folder_listing import FolderListings
-from jsbackup.repository.checks.outcomes import MOST_NAMED, VerifyOutcome, read_verifies
-from jsbackup.repository.checks.verify import Level, Problem, Verifier
+from jsbackup.repository.checks.ledger import MOST_NAMED, VerifyOutcome, damage_on_record, read_damaged, read_verifies
+from jsbackup.repository.checks.verify import FolderListings, Level, Problem, Verifier
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.objects import AnyRef, PageRef, StreamPageRef, folder_of, id_of
 from jsbackup.repository.pages.segment_list import Part, parts_of
-from jsbackup.repository.refs import AnyRef, PageRef, StreamPageRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 
 __all__ = ["Presence", "find_damaged", "known_damage", "known_problems"]

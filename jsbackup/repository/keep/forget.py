@@ -24,14 +24,13 @@ from functools import partial
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.readable import format_count
 from jsbackup.repository import layout
-from jsbackup.repository.checks.evidence import find_missing
-from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
+from jsbackup.repository.catalog import contradicted, list_catalogs
+from jsbackup.repository.inventory import UnreadableBackup, find_missing, newest_catalog, settle_catalog, write_catalog
 from jsbackup.repository.keep.damage import Presence, find_damaged
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.stored_catalogs import contradicted, list_catalogs
 
 __all__ = ["LOCKED_REASON", "ForgetPlan", "plan_by_ids", "plan_by_policy", "remove_decided"]
 

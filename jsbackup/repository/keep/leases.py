@@ -6,7 +6,7 @@ meanwhile). An *exclusive* lease excludes all others: only `prune` takes one, to
 
 A lease is an object that is valid for some seconds after its put; it is renewed by putting the next generation. Nothing
 is overwritten. Only the key (`layout.LeaseKey`) and the time in the listing matter. The content is for people, and
-damage to it changes nothing, with one exception: a lease whose process is certainly gone (`holder_process.py`) is
+damage to it changes nothing, with one exception: a lease whose process is certainly gone is
 removed by a command that it excludes. Time is the store's: "now" is the time of an object that this process has just
 put.
 
@@ -35,33 +35,329 @@ Users who may not delete objects can hold leases too: they are left behind, and 
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-from jsbackup.errors import FormatError, ObjectNotFound, RepositoryLocked, StoreError
+from jsbackup.errors import (
+    FormatError,
+    JsBackupError,
+    ObjectLocked,
+    ObjectNotFound,
+    RepositoryLocked,
+    StoreError,
+    UsageError,
+)
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import encode_document
+from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.inventory import retract
-from jsbackup.repository.keep.holder_process import HolderProcess
-from jsbackup.repository.keep.seen_leases import AbandonedLeases, SeenLease, delete_all, leases_among, read_lease
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import ObjectInfo, Store
+from jsbackup.stores.base import ObjectInfo, Store, late_seconds_of
 
 __all__ = [
     "DURATION_SECONDS",
+    "AbandonedLeases",
+    "HolderProcess",
     "Lease",
+    "LeaseOutcome",
+    "LeaseText",
     "Mode",
+    "SeenLease",
     "Terms",
     "acquire",
     "commit",
     "confirm",
+    "delete_all",
+    "holder_of",
+    "is_gone",
+    "leases_among",
+    "list_leases",
+    "read_lease",
+    "remove_lease",
+    "store_now",
+    "this_process",
+    "unlock_leases",
 ]
+
+
+# --- holder process ---
+#
+# The process that holds a lease, and whether it is gone: then no one has to wait until its lease expires.
+#
+# Only a process that could see the holder may decide that it is gone. So a lease says where its process runs: on which
+# machine, since which boot, in which namespaces. Another machine, another container, an operating system that does not
+# tell all of this (only Linux does): nothing is decided, and the lease expires as ever.
+#
+# - The boot id is random and drawn at each boot. Copies of a running virtual machine share it, so the name and id of
+# the
+#   machine are compared too.
+# - Containers share the boot id. The number of a living pid namespace is unique on a machine: if it is ours, the holder
+#   ran in our namespace, or in one that is gone with all its processes.
+# - A process id is used again by others, so the start time is compared too. It is counted from boot, and shifted by the
+#   reader's time namespace.
+# - `/proc` may show another namespace than ours, or hide processes of other users. So a process is gone only if the
+#   kernel says so (`kill` with signal 0), or if `/proc` shows another start time, or that it has ended and no one has
+#   asked for its exit code yet.
+
+_PROC = Path("/proc")
+_MACHINE_ID = Path("/etc/machine-id")
+_MOST_PID = 1 << 22  # of Linux
+_MOST_NUMBER = 1 << 63
+_LONGEST_TEXT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HolderProcess:
+    """A process of one machine. `machine` is a digest of its name and id, `started` is in clock ticks since boot, the
+    namespaces are inode numbers (0 for a time namespace that the kernel does not have).
+    """
+
+    machine: str
+    boot: str
+    pid_namespace: int
+    time_namespace: int
+    pid: int
+    started: int
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """Where its process id and its start time mean something."""
+        return self.machine, self.boot, self.pid_namespace, self.time_namespace
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+
+def holder_of(value: Any) -> HolderProcess | None:
+    """Return the process that a lease names; None if it names none, or not as this version does."""
+    if not isinstance(value, dict):
+        return None
+    machine, boot = (value.get(name) for name in ("machine", "boot"))
+    if not (isinstance(machine, str) and isinstance(boot, str) and 0 < len(machine) <= _LONGEST_TEXT >= len(boot) > 0):
+        return None
+    numbers = [value.get(name) for name in ("pid_namespace", "time_namespace", "pid", "started")]
+    whole = [number for number in numbers if type(number) is int and 0 <= number < _MOST_NUMBER]
+    if len(whole) < len(numbers) or not 0 < whole[2] <= _MOST_PID:
+        return None
+    return HolderProcess(machine, boot, *whole)
+
+
+def this_process() -> HolderProcess | None:
+    """Return this process; None if the operating system does not tell all that is needed."""
+    try:
+        if not _shows_our_namespace():
+            return None
+        return HolderProcess(
+            machine=_machine(),
+            boot=(_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()[:_LONGEST_TEXT],
+            pid_namespace=(_PROC / "self/ns/pid").stat().st_ino,
+            time_namespace=_time_namespace(),
+            pid=os.getpid(),
+            started=_stat_of(os.getpid()).started,
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def is_gone(process: HolderProcess) -> bool:
+    """Return whether it is certain that the process has ended. False if this process cannot know."""
+    own = this_process()
+    if own is None or own.place != process.place:
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it belongs to someone else
+        pass
+    try:
+        stat = _stat_of(process.pid)
+    except (OSError, ValueError):  # hidden from us, or it ends at this moment
+        return False
+    return stat.started != process.started or stat.ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    ended: bool
+    started: int
+
+
+def _stat_of(pid: int) -> _Stat:
+    """Raises OSError, and ValueError if it is not what Linux writes."""
+    # The name of the program, in parentheses, may contain anything; state is the third field, of 52.
+    fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    if len(fields) < 20:
+        raise ValueError(f"/proc/{pid}/stat has {len(fields)} fields")
+    # The first thread of a process may have ended before the others.
+    return _Stat(ended=fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1, started=int(fields[19]))
+
+
+def _shows_our_namespace() -> bool:
+    """Return whether `/proc` is of our own pid namespace: then it lists one process id for this process."""
+    lines = (_PROC / "self/status").read_bytes().splitlines()
+    ids = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
+    return ids == [str(os.getpid()).encode()]
+
+
+def _time_namespace() -> int:
+    try:
+        return (_PROC / "self/ns/time").stat().st_ino
+    except FileNotFoundError:  # Linux before 5.6
+        return 0
+
+
+def _machine() -> str:
+    # The id itself is not for others to know (machine-id(5)).
+    try:
+        identity = _MACHINE_ID.read_bytes().strip()[:_LONGEST_TEXT]
+    except OSError:
+        identity = b""
+    return hashlib.sha256(b"jsbackup lease\0" + identity + b"\0" + platform.node().encode()).hexdigest()[:32]
+
+
+# --- seen leases ---
+#
+# Leases as others see them: what a listing shows, what they say about their holders, and how they are removed.
+
+_MAX_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseText:
+    """What a lease says about its holder."""
+
+    purpose: str
+    tool: str
+    host: str
+    created: str
+    process: HolderProcess | None = None
+
+    def __str__(self) -> str:
+        return f"{self.purpose} (since {self.created}, {self.tool} on {self.host})"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLease:
+    """A lease as a listing shows it: its newest generation, put at `modified_seconds`, and the keys of all
+    generations.
+    """
+
+    key: LeaseKey
+    modified_seconds: float
+    keys: tuple[str, ...]
+
+    @property
+    def expires_seconds(self) -> float:
+        return self.modified_seconds + self.key.duration_seconds
+
+    def is_live(self, now_seconds: float) -> bool:
+        return now_seconds - self.modified_seconds <= self.key.duration_seconds
+
+
+def list_leases(store: Store) -> list[SeenLease]:
+    """List all leases, live and expired ones. Foreign objects among them are skipped."""
+    return leases_among(store.list(layout.LOCKS))
+
+
+def read_lease(store: Store, seen: SeenLease) -> LeaseText:
+    """Return what a lease says about its holder.
+
+    Raises:
+        ObjectNotFound: it was removed.
+        FormatError: it is damaged.
+    """
+    key = seen.keys[-1]
+    fields = decode_document(store.get_range(key, 0, _MAX_BYTES), f"lease {key}")
+    if (fields.text("id"), fields.number("generation")) != (seen.key.id, seen.key.generation):
+        raise FormatError(f"lease {key} is not the one that its key names")
+    return LeaseText(
+        fields.text("purpose"),
+        fields.text("tool"),
+        fields.text("host"),
+        fields.text("created"),
+        holder_of(fields.get("process")),
+    )
+
+
+def remove_lease(store: Store, seen: SeenLease) -> None:
+    """Remove the lease of another process. If it is live, its holder notices when it renews it, and stops."""
+    delete_all(store, [info.key for info in store.list(layout.lease_prefix(seen.key.id))])
+
+
+def store_now(store: Store, random: Callable[[int], bytes]) -> float:
+    """Return the store's time without a lease: that of an object, which is removed again."""
+    key = layout.probe_key(random(8).hex())
+    store.put(key, b"")
+    try:
+        return store.head(key).modified_seconds
+    finally:
+        with suppress(StoreError):
+            store.delete(key)
+
+
+def leases_among(infos: Iterable[ObjectInfo]) -> list[SeenLease]:
+    """Return leases, each with the keys of all its generations; `infos` are in order."""
+    found: dict[str, SeenLease] = {}
+    for info in infos:
+        key = layout.parse_lease_key(info.key)
+        if key is not None:
+            before = found[key.id].keys if key.id in found else ()
+            found[key.id] = SeenLease(key, info.modified_seconds, (*before, info.key))
+    return list(found.values())
+
+
+def delete_all(store: Store, keys: Iterable[str]) -> None:
+    for key in sorted(keys):
+        store.delete(key)
+
+
+class AbandonedLeases:
+    """Recognizes the leases of processes that are gone, and removes them. Of one `acquire`."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float],
+        is_gone: Callable[[HolderProcess], bool],
+        removed: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_gone = is_gone
+        self._removed = removed
+        self._seen_at: dict[str, float] = {}
+
+    def without(self, leases: list[SeenLease]) -> list[SeenLease]:
+        """Return the leases that have to be waited for. Raises StoreError."""
+        return [seen for seen in leases if not self._is_passed_over(seen)]
+
+    def _is_passed_over(self, seen: SeenLease) -> bool:
+        try:
+            text = read_lease(self._store, seen)
+        except (FormatError, ObjectNotFound):  # damaged, or renewed or released at this moment
+            return False
+        if text.process is None or not self._is_gone(text.process):
+            return False
+        now = self._clock()
+        if now - self._seen_at.setdefault(seen.key.id, now) < late_seconds_of(self._store):
+            return False
+        # It counts no more, even if we may not delete it.
+        with suppress(StoreError):
+            remove_lease(self._store, seen)
+            self._removed(f"removed the lease {seen.key.id} of {text}: its process {text.process.pid} is gone")
+        return True
+
 
 # Three fifths of it are longer than the five minutes after which no request is retried, plus one more try; and it is
 # short enough to wait for after a crash.
@@ -302,3 +598,68 @@ def _locked(store: Store, others: Sequence[SeenLease]) -> RepositoryLocked:
         hint=f"Wait longer with --lock-timeout: the lease of a killed command expires after "
         f"{first.key.duration_seconds} s. 'jsbackup unlock' shows leases and removes expired ones.",
     )
+
+
+# --- unlocking ---
+#
+# Remove the leases of commands that are gone, for `jsbackup unlock`.
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOutcome:
+    """A lease, and whether it was removed.
+
+    `text` is None if it cannot be read: `problem` says why, unless it was renewed or released at this moment.
+    `process_gone`: it was held on this machine, by a process that has ended. `locked` says why it could not be removed.
+    """
+
+    seen: SeenLease
+    live: bool
+    text: LeaseText | None = None
+    process_gone: bool = False
+    removed: bool = False
+    problem: str | None = None
+    locked: str | None = None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether it is a damaged one that stays because nobody asked to remove it."""
+        return self.problem is not None and not self.removed and self.locked is None
+
+
+def unlock_leases(store: Store, wanted: Collection[str], now_seconds: float, *, force: bool) -> list[LeaseOutcome]:
+    """Remove leases that have expired, or whose process is gone; with `force` active ones too. Returns all leases.
+
+    `wanted` are the ids of those that may be removed, all if it is empty. `now_seconds` is the store's time. A process
+    that is gone may still have a request on its way to a store that is late.
+
+    Raises:
+        UsageError: there is no such lease.
+        StoreError: the store does not answer.
+    """
+    found = list_leases(store)
+    if unknown := sorted(set(wanted) - {seen.key.id for seen in found}):
+        raise UsageError(f"no lease {unknown[0]}", hint="See 'jsbackup unlock' for those there are.")
+    outcomes = []
+    for seen in found:
+        outcome = _looked_at(store, seen, now_seconds)
+        is_over = not outcome.live or (outcome.process_gone and late_seconds_of(store) == 0)
+        if (not wanted or seen.key.id in wanted) and (force or is_over):
+            try:
+                remove_lease(store, seen)
+                outcome = replace(outcome, removed=True)
+            except ObjectLocked as error:
+                outcome = replace(outcome, locked=error.message)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _looked_at(store: Store, seen: SeenLease, now_seconds: float) -> LeaseOutcome:
+    live = seen.is_live(now_seconds)
+    try:
+        text = read_lease(store, seen)
+    except ObjectNotFound:  # renewed or released at this moment
+        return LeaseOutcome(seen, live)
+    except JsBackupError as error:
+        return LeaseOutcome(seen, live, problem=error.message)
+    return LeaseOutcome(seen, live, text, text.process is not None and is_gone(text.process))

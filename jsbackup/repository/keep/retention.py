@@ -19,7 +19,7 @@
     (from Monday). Passing time removes nothing: if no new backups are made, none is removed.
 
 **Partial backups** lack something, so they never replace a complete one; nor does a backup without any stream, if there
-    were some before (`groups.py`): the server may have lost them. In a period with a complete backup the newest
+    were some before: the server may have lost them. In a period with a complete backup the newest
     complete one is kept. A period with only partial ones does not count among the N: its newest is kept in addition,
     for up to N such periods, if it is newer than the oldest that is counted. So partial backups do not change which
     complete ones are kept.
@@ -43,13 +43,13 @@ from datetime import UTC, datetime, timedelta
 
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
-from jsbackup.repository.keep.groups import Grouping, can_replace, group_of, hollow_backups
-from jsbackup.repository.manifest import BackupResult
+from jsbackup.repository.manifest import BackupResult, BackupSummary
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.read.sources import Grouping, can_replace, group_of, hollow_backups
 from jsbackup.times import parse_time
 
 __all__ = ["Decisions", "KeptBackup", "Policy", "RemovedBackup", "TagRule", "apply_policy"]
+
 
 DAMAGED_REASON = "damaged, takes no other's place"
 
@@ -197,7 +197,7 @@ def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Backup:
-    """`hollow`: it has none of the streams that there were before (`groups.py`), so it replaces no other backup."""
+    """`hollow`: it has none of the streams that there were before, so it replaces no other backup."""
 
     summary: BackupSummary
     created_ns: int

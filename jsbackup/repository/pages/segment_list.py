@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, overload
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.formats.digest import StreamDigest
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.objects import PageRef, SegmentRef
 
 __all__ = [
     "BrokenPage",

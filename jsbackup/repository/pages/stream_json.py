@@ -1,7 +1,7 @@
 """A stream of a backup ⇄ JSON: an entry of a manifest, or of a page of streams. Errors name the path of the field.
 
 Keys of objects are checked here, so that a forged document cannot name other objects to read or delete: each must be
-one that `layout/` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
+one that `layout.py` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
 only writers can compute: it must have that form, and be the same for all objects of a stream.
 """
 
@@ -33,9 +33,8 @@ from jsbackup.repository.manifest import (
     SegmentRef,
     StreamBackup,
 )
-from jsbackup.repository.pages.page_json import parts_from_rows, rows_of
-from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
+from jsbackup.repository.pages.segment_pages import PageStore, parts_from_rows, rows_of
 from jsbackup.times import format_time, parse_time
 
 __all__ = [

@@ -12,10 +12,9 @@ from functools import partial
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import BackupSummary, Manifest, summary_of
 from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary, summary_of
 
 __all__ = ["GrowthPoint", "growth_of"]
 

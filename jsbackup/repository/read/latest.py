@@ -2,9 +2,9 @@
 
     dated           not in the future: some clock was wrong, and it is not known when it was made
     one source      that of the connection, else the only one there is (`sources.py`); of servers without a name, one
-                    whose streams are those that are there (`lives.py`)
+                    whose streams are those that are there (`sources.py`)
     fit             complete, where there is a complete one; with messages, where there is one with messages; not
-                    made of another backup; not of a server that had lost all of its streams (`groups.py`)
+                    made of another backup; not of a server that had lost all of its streams (`retention.py`)
     what is asked   its words cover the streams that are asked for, as no newer backup's do
 
 Newer backups that are not chosen are reported with the reason, and so are streams that only another backup has. A newer
@@ -42,20 +42,32 @@ from typing import Protocol
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import IntegrityError, JsBackupError, UsageError
-from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import how_to_repair
-from jsbackup.repository.documents import Documents
-from jsbackup.repository.inventory import Inventory
-from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
-from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.document import Documents
+from jsbackup.repository.inventory import Inventory, find_missing
+from jsbackup.repository.manifest import (
+    BackupResult,
+    BackupSummary,
+    Manifest,
+    Source,
+    StreamBackup,
+    is_dated_ahead,
+    summary_of,
+)
+from jsbackup.repository.manifest_json import Needed, read_needed
+from jsbackup.repository.objects import Objects, folder_of
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import BrokenPage, parts_of
-from jsbackup.repository.read.lives import is_unnamed, refuse_another_server
-from jsbackup.repository.read.needed import Needed, read_needed
-from jsbackup.repository.read.sources import Wanted, counts, of_one_source
-from jsbackup.repository.refs import folder_of
-from jsbackup.repository.summary import BackupSummary, is_dated_ahead, summary_of
+from jsbackup.repository.read.sources import (
+    Grouping,
+    Wanted,
+    counts,
+    group_of,
+    hollow_backups,
+    is_unnamed,
+    of_one_source,
+    refuse_another_server,
+)
 from jsbackup.times import parse_time
 
 __all__ = ["Choice", "Elsewhere", "Wanted", "about_named", "choose_latest", "find_unselected", "with_damage"]
@@ -364,7 +376,7 @@ def choose_latest(
     needed: Needed = (),
 ) -> Choice:
     """Return the backup that `latest` means for a command that is `connected` to this source. Its manifest is read
-    `in_part` if so asked, and for the `needed` streams (`needed.py`): all that are `wanted`, if there are any.
+    `in_part` if so asked, and for the `needed` streams (`manifest_json.py`): all that are `wanted`, if there are any.
 
     Raises:
         UsageError: there is none, or several sources are possible; the message names them.

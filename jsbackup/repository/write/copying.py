@@ -50,12 +50,17 @@ from jsbackup.errors import (
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.catalog import CatalogEntry, entry_of
-from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.catalog import CatalogEntry, contradicted, entry_of, list_catalogs
 from jsbackup.repository.checks.manifest_chain import how_to_repair
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.documents import Document
-from jsbackup.repository.inventory import damaged_catalogs, newest_catalog, note_backup, tend_catalog, write_catalog
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Document
+from jsbackup.repository.inventory import (
+    damaged_catalogs,
+    find_missing,
+    newest_catalog,
+    note_backup,
+    tend_catalog,
+    write_catalog,
+)
 from jsbackup.repository.keep.leases import Lease, confirm
 from jsbackup.repository.manifest import (
     AnyRef,
@@ -72,7 +77,6 @@ from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects, StoredObject, has_bytes, put_named, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.stored_catalogs import contradicted, list_catalogs
 
 __all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
 

@@ -25,7 +25,7 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 
 __all__ = ["messages_to_remove", "overwritten", "roll_up_of"]
 

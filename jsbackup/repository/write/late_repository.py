@@ -21,12 +21,10 @@ from dataclasses import replace
 from jsbackup.errors import JsBackupError, RepositoryLocked, RepositoryNotFound, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
-from jsbackup.repository.descriptor import Descriptor
-from jsbackup.repository.keep.seen_leases import list_leases
-from jsbackup.repository.location import is_vacant
+from jsbackup.repository.descriptor import Descriptor, is_vacant, refuse_inside
+from jsbackup.repository.keep.leases import list_leases
+from jsbackup.repository.objects import fitting_bytes
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import fitting_bytes
-from jsbackup.repository.stored_descriptor import refuse_inside
 from jsbackup.stores.base import (
     Data,
     LockMode,

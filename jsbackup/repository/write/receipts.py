@@ -2,8 +2,8 @@
 
 Without them, a rerun after a crash makes the same segments again and finds them by their names. That does not work for
 encrypted objects: the backup host cannot read them, and age never makes the same bytes twice, so nothing proves that an
-existing object is the right one (`cutter.py`). A receipt says what was stored, and is signed where manifests are. It
-also saves encoding and compressing.
+existing object is the right one (`segment_writer.py`). A receipt says what was stored, and is signed where manifests
+are. It also saves encoding and compressing.
 
     receipts/<lease>-<generation>.json
         {"format": 1, "required_features": [], "tool", "created", "segments": [as in a manifest, of all streams]}
@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from jsbackup.errors import FormatError, JsBackupError, ObjectNotFound
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents, decode_document, encode_document
 from jsbackup.repository.layout import ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.stream_json import segment_from_json, segment_to_json

@@ -26,7 +26,7 @@ which is damaged.
 
 Put the records of writers back that were removed or damaged, from another repository that has copies.
 
-Without its record nothing that a writer has signed can be read (`crypto/writers.py`). A copy is taken only if the
+Without its record nothing that a writer has signed can be read (`crypto/signing.py`). A copy is taken only if the
 authority of this repository has signed it, as every record that counts: who can change the copy cannot make one. Which
 authority that is says the descriptor, which was compared with the user's keys when the repository was opened.
 
@@ -57,14 +57,11 @@ from jsbackup.progress import Progress
 from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.checks.ledger import VerifyOutcome, read_damaged, read_findings, read_verifies, remember
 from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
-from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.keys import labels_of, list_identities, open_wrapped
+from jsbackup.repository.crypto.keys import RepositorySecret, labels_of, list_identities, open_wrapped
 from jsbackup.repository.crypto.readers import (
     MAX_READER_BYTES,
     BrokenReader,
@@ -74,26 +71,33 @@ from jsbackup.repository.crypto.readers import (
     read_record,
     whom_of,
 )
-from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.signing import Signers, read_signed
-from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, decode_writer, load_signers
+from jsbackup.repository.crypto.signing import (
+    MAX_WRITER_BYTES,
+    Signers,
+    Writer,
+    decode_writer,
+    load_signers,
+    read_signed,
+)
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.inventory import damaged_catalogs, write_catalog
-from jsbackup.repository.refs import id_of
+from jsbackup.repository.inventory import damaged_catalogs, find_missing, write_catalog
+from jsbackup.repository.objects import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.copying import is_replica
 from jsbackup.repository.write.repair import (
     Broken,
+    BrokenManifest,
     Found,
+    ManifestRepair,
     ObjectName,
     RepairOutcome,
+    broken_manifests,
     fetch_from,
     find_broken,
     put_document,
     put_in_place,
     read_sound_part,
 )
-from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
 from jsbackup.tool import TOOL

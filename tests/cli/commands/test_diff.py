@@ -10,7 +10,7 @@ import pytest
 
 from jsbackup.model import ConsumerState, SequencePair
 from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore

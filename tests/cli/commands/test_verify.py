@@ -12,11 +12,11 @@ import pytest
 
 from jsbackup.errors import StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verified import remember
+from jsbackup.repository.checks.ledger import remember
 from jsbackup.repository.checks.verify import Level, Problem, Verifier
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.layout import ObjectKind, ReceiptKey

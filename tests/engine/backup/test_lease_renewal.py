@@ -12,8 +12,7 @@ from jsbackup.engine.backup import lease_renewal
 from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import RepositoryLocked, StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.keep.leases import Mode, Terms
-from jsbackup.repository.keep.seen_leases import list_leases
+from jsbackup.repository.keep.leases import Mode, Terms, list_leases
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.stores import FaultStore
 

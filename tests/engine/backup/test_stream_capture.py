@@ -17,8 +17,8 @@ from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, SnapshotBusy, TransferError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Source, StreamBackup
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.stores.memory import MemoryStore

@@ -30,8 +30,9 @@ from jsbackup.failure import Failure
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ReadAs
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.new_backup import StoredStream
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import connected
 from tests.harness.awkward import fill, keys

@@ -17,10 +17,10 @@ from jsbackup.engine.restore.restore import begin_restore, make_sure
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import DigestMismatch, TransferError
-from jsbackup.planning.interrupted.marker import MARKER
+from jsbackup.planning.interrupted import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.refs import folder_of, id_of
+from jsbackup.repository.objects import folder_of, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.restores import connection_to

@@ -23,7 +23,7 @@ from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breach
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
 from jsbackup.repository import layout
-from jsbackup.repository.checks.outcomes import DrillOutcome, FailedStream, VerifyOutcome, put_drill, put_verify
+from jsbackup.repository.checks.ledger import DrillOutcome, FailedStream, VerifyOutcome, put_drill, put_verify
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.layout import ReceiptKey

@@ -22,7 +22,7 @@ from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, SnapshotBusy, TargetConflict, TransferError
 from jsbackup.failure import Failure
-from jsbackup.planning.interrupted.marker import is_marked
+from jsbackup.planning.interrupted import is_marked
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import stream_info
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup

@@ -13,8 +13,8 @@ from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.follow import follow, poll
 from jsbackup.engine.follow.follow import FollowOptions, follow_streams
 from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.restores import connection_to
 from tests.engine.scripted_streams import ANSWER, CREATED, ScriptedStream, list_streams

@@ -17,8 +17,8 @@ from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import TransferError
 from jsbackup.protocol.info import stream_info
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, Source, StreamBackup
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.stores.memory import MemoryStore

@@ -19,7 +19,8 @@ from jsbackup.errors import TransferError
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of
 

@@ -18,12 +18,11 @@ from jsbackup.engine.read.increment import (
     plan_increment,
     signs_of_loss,
 )
-from jsbackup.formats.digest import StreamDigest
-from jsbackup.formats.gaps import digest_of_missing
+from jsbackup.formats.digest import StreamDigest, digest_of_missing
 from jsbackup.model import SequencePair, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup
-from jsbackup.repository.write.reuse import Cuts
+from jsbackup.repository.write.segment_writer import Cuts
 
 CREATED = "2026-11-21T01:45:00Z"
 V1, V2 = (2, 12), (2, 15)

@@ -21,7 +21,8 @@ from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.read.test_increment import CREATED, stream
 from tests.engine.restores import connection_to

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.read.increment import Increment, Whole, plan_increment
-from jsbackup.formats.gaps import digest_of_missing
+from jsbackup.formats.digest import digest_of_missing
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
-from jsbackup.repository.pages.page_store import arrange
+from jsbackup.repository.objects import SegmentRef
 from jsbackup.repository.pages.segment_list import SegmentList, split_at
-from jsbackup.repository.refs import SegmentRef
-from jsbackup.repository.write.reuse import Cuts
+from jsbackup.repository.pages.segment_pages import arrange
+from jsbackup.repository.write.segment_writer import Cuts
 from tests.harness.backups import CREATED, INCARNATION
 from tests.harness.small_pages import make_pages_small
 from tests.repository.pages.segments import MemoryPages, segment, segments

@@ -32,7 +32,7 @@ from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.snapshots import CONFIG, MESSAGES, Snapshot, archive_v1, archive_v2
 from tests.harness.api import Wire, call, connected

@@ -19,11 +19,11 @@ from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, TargetConflict, TransferError
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
-from jsbackup.planning.interrupted.marker import is_marked, with_marker
+from jsbackup.planning.interrupted import is_marked, with_marker
 from jsbackup.planning.model import Action, PlannedConsumer, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.removal import keeps_its_messages

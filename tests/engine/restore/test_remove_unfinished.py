@@ -11,7 +11,7 @@ from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.restore.remove_unfinished import abandon_restore
 from jsbackup.engine.restore.send_archive import cut_chunks
 from jsbackup.errors import NatsError, NatsTimeout
-from jsbackup.planning.interrupted.marker import is_marked, with_marker
+from jsbackup.planning.interrupted import is_marked, with_marker
 from jsbackup.protocol.restore import RestoreSender
 from tests.engine.restores import CONFIG, MESSAGES, archive, connection_to, state_of
 from tests.harness.servers import NatsServer

@@ -17,7 +17,7 @@ from jsbackup.formats.server_store.records import records_of
 from jsbackup.model import JsonObject
 from jsbackup.progress import NullProgress
 from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository
 from tests.harness.batches import Message, messages_of

@@ -16,7 +16,7 @@ from jsbackup.formats.archive import archive_v1_writer as index_db_writer
 from jsbackup.formats.archive.archive_items import IndexState
 from jsbackup.formats.archive.archive_v1_writer import IndexWriter
 from jsbackup.formats.archive.index_db import IndexReader
-from jsbackup.formats.sequence_bitmap import GivenSequences
+from jsbackup.formats.sequences import GivenSequences
 
 STREAM = "ORDERS"
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.look.buckets.key_moment import Continued, Removals, Unknown, state_since, state_then
-from jsbackup.look.buckets.key_states import KeyRecord, KeyState
+from jsbackup.look.buckets.key_states import Continued, KeyRecord, KeyState, Removals, Unknown, state_since, state_then
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.transforms.filters.key_marker import KeyOperation

@@ -19,9 +19,8 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.read.archiving import read_stream
-from jsbackup.repository.write.pending_acks import load_consumer
-from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.repository.read.segments import read_stream
+from jsbackup.repository.write.stream_objects import load_consumer, read_opaque
 from jsbackup.times import format_time
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell

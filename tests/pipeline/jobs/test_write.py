@@ -18,7 +18,7 @@ from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.read.segments import read_stream
 from jsbackup.stores.memory import MemoryStore
 from tests.cli.typed import Typed
 from tests.harness.backups import store_stream

@@ -11,7 +11,7 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.session.repository_ref import opened, place_of
-from jsbackup.planning.selection.newest_pass import newest_in_segment
+from jsbackup.planning.selection.kept_messages import newest_in_segment
 from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.reshape import Reshape
 

@@ -15,8 +15,8 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.formats.segment import GroupBounds
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import PageRef
 from jsbackup.repository.pages.segment_list import SegmentList, parts_where
-from jsbackup.repository.refs import PageRef
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.batches import Message, batch_of, message_lists, some_messages

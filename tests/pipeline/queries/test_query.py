@@ -21,9 +21,8 @@ from jsbackup.errors import IntegrityError, JsBackupError, UsageError
 from jsbackup.pipeline.queries.duckdb_plan import needs_of
 from jsbackup.pipeline.queries.query_model import names_in
 from jsbackup.pipeline.queries.segment_source import SegmentSource
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.objects import AnyRef, Objects
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.refs import AnyRef
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness import backups

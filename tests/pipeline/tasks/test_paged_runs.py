@@ -13,8 +13,8 @@ from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.packing import PagedRun, packed_runs
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import PageRef
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.refs import PageRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, make_repository, store_backup

@@ -17,7 +17,7 @@ from jsbackup.pipeline.tasks.row_storing import (
     store_messages,
 )
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.sealing import PlainSealing
+from jsbackup.repository.objects import PlainSealing
 from jsbackup.times import ZERO_TIME
 from tests.harness.batches import Message, batch_of, messages_of
 from tests.pipeline.places import keep

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jsbackup.planning.configs.features import lacking_for_stream
-from jsbackup.planning.configs.mapping_rules import mapping_problems
+from jsbackup.planning.configs.server_rules import mapping_problems
 from jsbackup.times import ZERO_TIME
 from jsbackup.transforms.rename import RenameOptions
 from tests.harness.api import connected

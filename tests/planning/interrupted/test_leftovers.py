@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.leftovers import grown_leftovers, has_message_at
+from jsbackup.planning.interrupted import grown_leftovers, has_message_at
 from jsbackup.planning.model import Target
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects

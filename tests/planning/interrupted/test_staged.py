@@ -9,17 +9,19 @@ import pytest
 
 from jsbackup.config import parse_glob
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.marker import about_mark, is_marked, with_marker
-from jsbackup.planning.interrupted.staged import (
+from jsbackup.planning.interrupted import (
     StagedCopy,
     about_leftover,
+    about_mark,
     find_copies,
     is_left_out,
+    is_marked,
     needed_by,
     replaced_by,
     staged_config,
     staging_prefix,
     useless_copies,
+    with_marker,
 )
 from jsbackup.protocol.info import StreamInfo
 from tests.planning.test_plan import NOW, existing

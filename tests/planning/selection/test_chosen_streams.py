@@ -9,12 +9,12 @@ import pytest
 
 from jsbackup.config import parse_glob
 from jsbackup.errors import IntegrityError, UsageError
-from jsbackup.planning.interrupted.staged import staged_config
+from jsbackup.planning.interrupted import staged_config
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, UnlistedStreams
-from jsbackup.repository.refs import StreamPageRef
+from jsbackup.repository.objects import StreamPageRef
 from tests.planning.test_plan import NOW, stream
 
 

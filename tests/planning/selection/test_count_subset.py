@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from jsbackup.errors import IntegrityError, PlanRefused, UsageError
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
-from jsbackup.planning.selection.count_subset import estimate, reshaped_messages, survey
+from jsbackup.planning.selection.kept_messages import estimate, reshaped_messages, survey
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge
 from jsbackup.transforms.filters.filters import Filters
@@ -168,7 +168,7 @@ def test_a_cut_reads_the_segments_around_its_ends_only() -> None:
 def test_consumers_are_set_back_with_their_stream(
     wanted: Filters, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jsbackup.repository.write.pending_acks.INLINE_ENTRIES", 1 if large else 100)
+    monkeypatch.setattr("jsbackup.repository.write.stream_objects.INLINE_ENTRIES", 1 if large else 100)
     objects = Objects(MemoryStore())
     messages = [Message(n, n, f"a.{n % 3}", None, b"data") for n in range(1, 61)]
     pending = {sequence: PendingAck(sequence, 5) for sequence in (20, 21, 22, 50)}

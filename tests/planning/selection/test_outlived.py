@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jsbackup.planning.model import Outlived
-from jsbackup.planning.selection.limited import find_outlived
+from jsbackup.planning.stored_facts import find_outlived
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.stores.memory import MemoryStore

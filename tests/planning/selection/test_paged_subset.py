@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.planning.forecast import time_bounds
-from jsbackup.planning.selection.count_subset import survey_cut
+from jsbackup.planning.selection.kept_messages import survey_cut
 from jsbackup.planning.selection.subset import KeptStream, kept_by_bounds, segments_within
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.pages.segment_list import SegmentList

@@ -6,7 +6,7 @@ import pytest
 
 from jsbackup.errors import StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.document_checks import check_own_documents
+from jsbackup.repository.checks.verify_run import check_own_documents
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import put_identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.repository.checks.folder_listing import FolderListing
+from jsbackup.repository.checks.verify import FolderListing
 from jsbackup.stores.base import ObjectInfo
 
 

@@ -7,14 +7,12 @@ import pytest
 from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, entry_of
-from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.manifest_chain import Evidence, check_chain
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.documents import Document
-from jsbackup.repository.inventory import newest_catalog, write_catalog
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Document
+from jsbackup.repository.inventory import find_gaps, newest_catalog, write_catalog
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store

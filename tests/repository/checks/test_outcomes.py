@@ -11,8 +11,8 @@ import pytest
 from jsbackup.errors import KeyUnavailable
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.checks import outcomes
-from jsbackup.repository.checks.outcomes import (
+from jsbackup.repository.checks import ledger
+from jsbackup.repository.checks.ledger import (
     DrilledStream,
     DrillOutcome,
     FailedStream,
@@ -25,8 +25,7 @@ from jsbackup.repository.checks.outcomes import (
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import replace_writer
-from jsbackup.repository.document import decode_document, encode_document
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import Documents, decode_document, encode_document
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
@@ -107,7 +106,7 @@ def test_without_the_key_that_signs_nothing_is_recorded_and_that_is_said() -> No
 
 
 def test_the_oldest_outcomes_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "_MOST_KEPT", 3)
+    monkeypatch.setattr(ledger, "_MOST_KEPT", 3)
     documents = Documents(MemoryStore())
     put_drill(documents, DRILL, "tests", bytes)
     for second in range(5):

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.repository import layout
-from jsbackup.repository.checks.presence import find_absent
-from jsbackup.repository.checks.verified import remember_damaged
-from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, verify_backup
+from jsbackup.repository.checks.ledger import remember_damaged
+from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, find_absent, verify_backup
 from jsbackup.repository.manifest import Manifest, objects_named, total_of
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.refs import SegmentRef, folder_of, id_of
+from jsbackup.repository.objects import Objects, SegmentRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import ObjectInfo
 from jsbackup.stores.memory import MemoryStore

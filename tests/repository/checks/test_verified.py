@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.checks.verified import (
+from jsbackup.repository.checks.ledger import (
     RECENT_DAYS,
     AtMost,
     Coverage,
@@ -23,16 +22,16 @@ from jsbackup.repository.checks.verified import (
     add_run,
     choose_portion,
     cover,
+    read_damaged,
     read_findings,
     remember,
 )
 from jsbackup.repository.checks.verify import Level, Stocked, Verifier
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.document import encode_document
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import Documents, encode_document
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.refs import ID_BYTES, id_of
+from jsbackup.repository.objects import ID_BYTES, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_stream

@@ -21,8 +21,7 @@ from jsbackup.repository.checks.verify import (
 )
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.refs import AnyRef
+from jsbackup.repository.objects import AnyRef, Objects
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository, store_backup

@@ -17,8 +17,9 @@ from jsbackup.repository.crypto.keys import list_identities, open_secret, put_id
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.age_files import cheap_passphrase_file
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.secret import DocumentsSecret, RepositorySecret
-from jsbackup.repository.crypto.signing import Signatory, Signers, derive, read_signed, sign_document
-from jsbackup.repository.crypto.writer_key import WriterKey, decode_writer_key, encode_writer_key
+from jsbackup.repository.crypto.keys import DocumentsSecret, RepositorySecret
+from jsbackup.repository.crypto.signing import (
+    Signatory,
+    Signers,
+    WriterKey,
+    decode_writer_key,
+    derive,
+    encode_writer_key,
+    read_signed,
+    sign_document,
+)
 
 KEY = "backups/20261121T014500Z-000001.json"
 DATA = b'{"id":"x"}\n'

@@ -11,16 +11,16 @@ import pytest
 from jsbackup.errors import IntegrityError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks import outcomes
-from jsbackup.repository.checks.verified import remember_damaged
+from jsbackup.repository.checks import ledger
+from jsbackup.repository.checks.ledger import remember_damaged
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.keep.damage import find_damaged
 from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Decisions, Policy, RemovedBackup, TagRule
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.refs import SegmentRef, folder_of, id_of
+from jsbackup.repository.objects import SegmentRef, folder_of, id_of
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
@@ -191,7 +191,7 @@ def test_more_damaged_backups_than_an_outcome_names_are_all_looked_at(
     assert shared.key not in {ref.key for ref in segments(store, SECOND)}
     for key in (shared.key, own.key):
         lose(store, key)
-    monkeypatch.setattr(outcomes, "MOST_NAMED", 1)
+    monkeypatch.setattr(ledger, "MOST_NAMED", 1)
     monkeypatch.setattr("jsbackup.repository.keep.damage.MOST_NAMED", 1)
     assert verify(store) == [FIRST, SECOND] and damaged(store) == {FIRST, SECOND}
 

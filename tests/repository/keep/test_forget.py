@@ -8,16 +8,15 @@ import pytest
 
 from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.inventory import newest_catalog
+from jsbackup.repository.inventory import find_gaps, newest_catalog
 from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, put_hold
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore

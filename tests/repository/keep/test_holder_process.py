@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.repository.keep import holder_process
-from jsbackup.repository.keep.holder_process import HolderProcess, holder_of, is_gone, this_process
+from jsbackup.repository.keep import leases
+from jsbackup.repository.keep.leases import HolderProcess, holder_of, is_gone, this_process
 from tests.harness.servers import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is needed")
@@ -31,7 +31,7 @@ def _own() -> HolderProcess:
 
 
 def _process(pid: int) -> HolderProcess:
-    return replace(_own(), pid=pid, started=holder_process._stat_of(pid).started)
+    return replace(_own(), pid=pid, started=leases._stat_of(pid).started)
 
 
 @pytest.fixture
@@ -79,26 +79,26 @@ def test_nothing_is_decided_where_the_system_does_not_tell(
     process = _process(child.pid)
     child.kill()
     child.wait()
-    monkeypatch.setattr(holder_process, "_PROC", tmp_path)
+    monkeypatch.setattr(leases, "_PROC", tmp_path)
     assert this_process() is None and not is_gone(process)
 
 
 def test_a_process_that_proc_hides_is_not_gone(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    process, stat_of = _process(child.pid), holder_process._stat_of
+    process, stat_of = _process(child.pid), leases._stat_of
 
     def hide(pid: int) -> Any:
         if pid != os.getpid():
             raise FileNotFoundError
         return stat_of(pid)
 
-    monkeypatch.setattr(holder_process, "_stat_of", hide)
+    monkeypatch.setattr(leases, "_stat_of", hide)
     assert not is_gone(process)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make pid namespaces")
 def test_processes_of_containers_do_not_judge_each_other(child: subprocess.Popen[bytes]) -> None:
     """In a pid namespace of its own, with the `/proc` of another one and with its own."""
-    code = "from jsbackup.repository.keep.holder_process import *; print(this_process(), is_gone(holder_of(%r)))"
+    code = "from jsbackup.repository.keep.leases import *; print(this_process(), is_gone(holder_of(%r)))"
     process = _process(child.pid)
     child.kill()
     child.wait()

@@ -10,13 +10,21 @@ import pytest
 
 from jsbackup.errors import FormatError, IntegrityError, ObjectNotFound, RepositoryLocked, StoreError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.evidence import find_gaps
-from jsbackup.repository.inventory import write_catalog
+from jsbackup.repository.inventory import find_gaps, write_catalog
 from jsbackup.repository.keep import leases
-from jsbackup.repository.keep.holder_process import HolderProcess
-from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
+from jsbackup.repository.keep.leases import (
+    HolderProcess,
+    Lease,
+    Mode,
+    SeenLease,
+    Terms,
+    acquire,
+    list_leases,
+    read_lease,
+    remove_lease,
+    store_now,
+)
 from jsbackup.repository.keep.prune import prune
-from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, remove_lease, store_now
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, objects_named
 from jsbackup.repository.objects import Objects

@@ -14,10 +14,9 @@ from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep import retention
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Decisions, Policy, TagRule, apply_policy
-from jsbackup.repository.manifest import BackupResult, Selection
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.manifest import BackupResult, BackupSummary, Selection
+from jsbackup.repository.read.sources import Grouping
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)  # a Saturday
 COMPLETE, PARTIAL = BackupResult.COMPLETE, BackupResult.PARTIAL

@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.errors import ObjectLocked, UsageError
-from jsbackup.repository.keep import unlocking
-from jsbackup.repository.keep.holder_process import this_process
-from jsbackup.repository.keep.seen_leases import list_leases
-from jsbackup.repository.keep.unlocking import LeaseOutcome, unlock_leases
+from jsbackup.repository.keep import leases
+from jsbackup.repository.keep.leases import LeaseOutcome, list_leases, this_process, unlock_leases
 from tests.repository.keep.test_leases import DURATION, TERMS, Clockwork
 
 
@@ -45,7 +43,7 @@ def test_an_active_lease_goes_by_force_or_if_its_process_is_gone(
     assert process is not None
     dead, forced = clock.acquire(replace(TERMS, process=process)), clock.acquire(TERMS)
     assert not any(one.process_gone or one.removed for one in unlocked(clock))
-    monkeypatch.setattr(unlocking, "is_gone", process.__eq__)
+    monkeypatch.setattr(leases, "is_gone", process.__eq__)
     assert {one.seen.key.id for one in unlocked(clock) if one.removed} == {dead.id}
     assert {one.seen.key.id for one in unlocked(clock, force=True) if one.removed} == {forced.id}
 
@@ -78,7 +76,7 @@ def test_a_lease_that_the_store_keeps_locked_stays_and_is_no_damage(
 
     clock.acquire(TERMS)
     clock.now += DURATION + 1
-    monkeypatch.setattr(unlocking, "remove_lease", refuse)
+    monkeypatch.setattr(leases, "remove_lease", refuse)
     (seen,) = unlocked(clock)
     assert (seen.removed, seen.damaged) == (False, False)
     assert seen.locked is not None and "locks/a" in seen.locked

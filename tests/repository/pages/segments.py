@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.repository import layout
-from jsbackup.repository.pages.page_json import decode_page, encode_page, page_of
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import Part
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.pages.segment_pages import decode_page, encode_page, page_of
 from tests.harness.backups import INCARNATION
 
 FOLDER = layout.stream_folder("orders", INCARNATION)

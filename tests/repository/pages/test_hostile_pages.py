@@ -20,8 +20,8 @@ from jsbackup.errors import FormatError, IntegrityError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, DocumentFields, decode_document, encode_document
-from jsbackup.repository.pages import stream_page_json, stream_pages
-from jsbackup.repository.pages.page_json import parts_from_rows, rows_of
+from jsbackup.repository.pages import stream_pages
+from jsbackup.repository.pages.segment_pages import parts_from_rows, rows_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, make_repository, store_backup
@@ -164,7 +164,7 @@ def row_of(store: MemoryStore, data: bytes, like: list[Any], streams: int | None
     return [name, "", len(data), "", like[4], streams or like[5], like[6], like[7]]
 
 
-@pytest.mark.parametrize("value", [0, stream_page_json.MOST_STREAMS + 1, INT64_MAX])
+@pytest.mark.parametrize("value", [0, stream_pages.MOST_STREAMS + 1, INT64_MAX])
 def test_a_row_with_more_streams_than_a_page_has_is_refused(value: int) -> None:
     def change(manifest: JsonObject) -> None:
         manifest["paged_streams"]["pages"][0][5] = value
@@ -188,7 +188,7 @@ def with_bombs(store: MemoryStore, count: int, raw_bytes: int, streams: int) -> 
 
 
 def test_a_page_of_several_streams_that_decompresses_to_more_than_such_pages_have_is_not_decompressed() -> None:
-    repository = with_bombs(many(), 4, stream_page_json.MOST_BYTES, 2)
+    repository = with_bombs(many(), 4, stream_pages.MOST_BYTES, 2)
     with peak() as held, pytest.raises(FormatError, match="is not compressed as a page of streams is"):
         repository.manifest(FIRST)
     assert held[0] < 8 << 20
@@ -217,7 +217,7 @@ def test_pages_that_decompress_to_much_are_decompressed_a_few_at_a_time(
             with lock:
                 now -= len(data)
 
-    monkeypatch.setattr(stream_page_json, "decode_document", counted)
+    monkeypatch.setattr(stream_pages, "decode_document", counted)
     with pytest.raises(FormatError):
         repository.manifest(FIRST)
     # In part: all of them are read.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.repository.pages.page_store import LEAST, MOST, arrange
+from jsbackup.repository.objects import SegmentRef
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.refs import SegmentRef
+from jsbackup.repository.pages.segment_pages import LEAST, MOST, arrange
 from tests.repository.pages.segments import MemoryPages, segment, segments
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, IntegrityError, UnsupportedError
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, encode_document
-from jsbackup.repository.pages.page_json import decode_page, encode_page, page_of, parts_from_rows, rows_of
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import Part
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.pages.segment_pages import decode_page, encode_page, page_of, parts_from_rows, rows_of
 from tests.repository.pages.segments import FOLDER, MemoryPages, segment, segments
 
 

@@ -28,7 +28,7 @@ from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest, PageRef, SegmentRef
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.read.salvage import salvage
+from jsbackup.repository.read.losses import salvage
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.copying import copy_backups
 from jsbackup.stores.base import Store

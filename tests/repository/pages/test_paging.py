@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.repository.pages.page_store import arrange
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import SegmentList
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.pages.segment_pages import arrange
 from tests.harness.small_pages import make_pages_small
 from tests.repository.pages.segments import MemoryPages, segment, segments
 

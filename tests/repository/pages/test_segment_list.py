@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError
 from jsbackup.repository.manifest import total_of
-from jsbackup.repository.pages.page_store import arrange
+from jsbackup.repository.objects import PageRef, SegmentRef
 from jsbackup.repository.pages.segment_list import BrokenPage, Part, SegmentList, parts_of, size_of, touching
-from jsbackup.repository.refs import PageRef, SegmentRef
+from jsbackup.repository.pages.segment_pages import arrange
 from tests.harness.small_pages import make_pages_small
 from tests.repository.pages.segments import MemoryPages, segments
 

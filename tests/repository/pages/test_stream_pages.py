@@ -21,7 +21,7 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verified import remember_damaged
+from jsbackup.repository.checks.ledger import remember_damaged
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
@@ -36,10 +36,10 @@ from jsbackup.repository.manifest import (
     Reading,
     SegmentRef,
     StreamBackup,
+    summary_of,
 )
 from jsbackup.repository.pages import stream_pages
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import summary_of
 from jsbackup.repository.write.copying import copy_backups
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, INCARNATION, SECOND, make_repository, store_stream

@@ -7,7 +7,7 @@ import pytest
 from jsbackup.config import Glob
 from jsbackup.errors import UsageError
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source
-from jsbackup.repository.read.compared_streams import ComparedStreams
+from jsbackup.repository.read.diff import ComparedStreams
 from tests.harness.backups import CREATED, FIRST, SECOND
 
 

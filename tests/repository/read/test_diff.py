@@ -28,12 +28,22 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read import message_diff
-from jsbackup.repository.read.config_diff import FieldChange, diff_configs, diff_consumers
-from jsbackup.repository.read.diff import AlongSegments, DiffRun, Side, StreamDiff, diff_backups, diff_stream
+from jsbackup.repository.read.diff import (
+    AlongSegments,
+    DiffRun,
+    FieldChange,
+    Side,
+    StreamDiff,
+    diff_backups,
+    diff_configs,
+    diff_consumers,
+    diff_stream,
+)
 from jsbackup.repository.read.message_diff import Change, DifferenceTally, Merger, MessageDiff, Range
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, INCARNATION, SECOND, large_state, store_opaque
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, some_messages

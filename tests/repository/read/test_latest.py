@@ -12,11 +12,18 @@ from jsbackup.config import Glob
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, UsageError
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, StreamBackup
+from jsbackup.repository.manifest import (
+    BackupResult,
+    Manifest,
+    Selection,
+    SkippedStream,
+    Source,
+    StreamBackup,
+    summary_of,
+)
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.latest import Wanted, choose_latest, find_unselected
-from jsbackup.repository.read.lives import Connected, Life, about_another_server
-from jsbackup.repository.summary import summary_of
+from jsbackup.repository.read.sources import Connected, Life, about_another_server
 from tests.harness.many import some_stream
 
 HOUR = 3600

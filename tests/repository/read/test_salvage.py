@@ -19,8 +19,8 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import read_stream, state_to_restore
-from jsbackup.repository.read.salvage import Salvage, find_lost, salvage
+from jsbackup.repository.read.losses import Salvage, find_lost, salvage
+from jsbackup.repository.read.segments import read_stream, state_to_restore
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, make_repository, store_backup

@@ -17,11 +17,10 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.write import cutter
-from jsbackup.repository.write.compressors import compressing_threads
+from jsbackup.repository.objects import SEGMENT_BYTES, Objects
+from jsbackup.repository.read.segments import SegmentReader
+from jsbackup.repository.write import segment_writer
+from jsbackup.repository.write.segment_writer import SegmentWriter, compressing_threads
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
@@ -33,7 +32,7 @@ MANY = some_messages(200, 100)
 
 @pytest.fixture
 def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutter, "usable_cores", lambda: 6)
+    monkeypatch.setattr(segment_writer, "usable_cores", lambda: 6)
 
 
 def write(store: Store, messages: list[Message], size: int, seed: int | None = None) -> list[SegmentRef]:
@@ -74,7 +73,7 @@ def test_threads_are_as_many_as_cores_and_memory_allow(
 def test_what_is_stored_does_not_depend_on_the_threads(messages: list[Message], seed: int, size: int) -> None:
     one, several = MemoryStore(), MemoryStore()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cutter, "usable_cores", lambda: 1)
+        patched.setattr(segment_writer, "usable_cores", lambda: 1)
         refs = write(one, messages, size)
     assert write(several, messages, size, seed) == refs
     assert {info.key: several.get(info.key) for info in several.list()} == {

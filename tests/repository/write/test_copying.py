@@ -17,18 +17,18 @@ from jsbackup.errors import (
 )
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.repository.inventory import find_gaps
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.objects import sha256_of
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.copying import CopyReport, copy_backups, is_replica
-from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.write.stream_objects import load_consumer
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup

@@ -9,8 +9,9 @@ from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove, overwritten
+from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import headers
 from tests.harness.batches import Message, batch_of

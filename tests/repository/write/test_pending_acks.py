@@ -14,7 +14,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.layout import ObjectKind, kind_of
 from jsbackup.repository.manifest import ConsumerBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.write.pending_acks import (
+from jsbackup.repository.write.stream_objects import (
     INLINE_ENTRIES,
     decode_pending,
     encode_pending,

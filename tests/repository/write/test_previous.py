@@ -17,7 +17,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.previous import imported_streams, previous_streams
+from jsbackup.repository.write.new_backup import imported_streams, previous_streams
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository
 from tests.harness.many_streams import manifest_of, many_streams, small_stream

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import DigestMismatch, FormatError, StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.objects import Objects, sha256_of
-from jsbackup.repository.write.raw_snapshot import OpaqueWriter, read_opaque, read_piece
+from jsbackup.repository.write.stream_objects import OpaqueWriter, read_opaque, read_piece
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.stores import Fault, FaultStore
 

@@ -18,16 +18,15 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.document import encode_document
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.document import Documents, encode_document
 from jsbackup.repository.layout import ObjectKind, ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write import receipts
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, INCARNATION, SEGMENT_BYTES, make_manifest, make_repository

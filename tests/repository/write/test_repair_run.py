@@ -12,11 +12,10 @@ import pytest
 from jsbackup.errors import IntegrityError, JsBackupError, NatsTimeout, ObjectLocked
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.checks.verified import remember
+from jsbackup.repository.checks.ledger import read_damaged, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.refs import PageRef, SegmentRef, id_of
+from jsbackup.repository.objects import PageRef, SegmentRef, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import Broken, RepairOutcome, put_in_place
 from jsbackup.repository.write.repair_run import AskServer, RepairReport, RepairRun

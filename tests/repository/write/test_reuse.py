@@ -14,12 +14,18 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError
 from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.sealing import PlainSealing
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.objects import Objects, PlainSealing
+from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
-from jsbackup.repository.write.reuse import GROWTH, Cuts, SegmentExtent, stored_segments, untouched
+from jsbackup.repository.write.segment_writer import (
+    GROWTH,
+    Cuts,
+    SegmentExtent,
+    SegmentWriter,
+    stored_segments,
+    untouched,
+)
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of

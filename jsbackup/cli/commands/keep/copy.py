@@ -68,10 +68,10 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.asked import AskedChanges
 from jsbackup.readable import count_are, in_short
 from jsbackup.repository import layout
-from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
-from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.checks.verify_run import lost_readers, tend_readers
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.inventory import find_missing
 from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.holds import held_backups
 from jsbackup.repository.repository import Repository
@@ -386,7 +386,7 @@ def _open_target(
 
 def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> list[str]:
     """Bring the keys that a replica lacks, and return what is to be said of it."""
-    from jsbackup.repository.crypto.copied_keys import follow_keys
+    from jsbackup.repository.crypto.new_keys import follow_keys
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
     # Only then it is known which of the two follows the other, and so has readers that were removed since.

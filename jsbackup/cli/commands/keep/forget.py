@@ -28,13 +28,11 @@ from jsbackup.exit_codes import DAMAGE, damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
 from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, put_hold, release_hold
-from jsbackup.repository.keep.leases import Lease, Mode
+from jsbackup.repository.keep.leases import Lease, LeaseOutcome, Mode, store_now, unlock_leases
 from jsbackup.repository.keep.prune import preview_prune, prune
 from jsbackup.repository.keep.retention import Policy
-from jsbackup.repository.keep.seen_leases import store_now
-from jsbackup.repository.keep.unlocking import LeaseOutcome, unlock_leases
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from jsbackup.look.all_backups import FoundMessage, Series, UnreadBackup
     from jsbackup.look.buckets.bucket import KeyRevision, KeyValueBucket
     from jsbackup.look.buckets.object_bucket import ObjectBucket
-    from jsbackup.look.message import LookedUp
-    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.look.message import LookedUp, MessageFilter
     from jsbackup.repository.manifest import Manifest, StreamBackup
     from jsbackup.repository.repository import Repository
     from jsbackup.transforms.cut import Cut, Edge
@@ -189,9 +188,16 @@ def view(
     message, as 'export --format jsonl' writes it.
     """
     from jsbackup.formats.json_lines import message_json
-    from jsbackup.look.message_filter import MessageFilter
-    from jsbackup.look.newest_messages import check_newest, newest_messages
-    from jsbackup.look.stream import find_stream, first_of_last, message_at, messages_of, with_messages
+    from jsbackup.look.message import MessageFilter
+    from jsbackup.look.stream import (
+        check_newest,
+        find_stream,
+        first_of_last,
+        message_at,
+        messages_of,
+        newest_messages,
+        with_messages,
+    )
     from jsbackup.repository.pages.segment_list import touching
     from jsbackup.transforms.filters.newest import NewestRule
 
@@ -584,9 +590,9 @@ def history(
     these streams changed are shown.
     """
     from jsbackup.look.all_backups import read_series
-    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.look.message import MessageFilter
+    from jsbackup.repository.manifest import summary_of
     from jsbackup.repository.read.sources import counts
-    from jsbackup.repository.summary import summary_of
 
     wanted = MessageFilter.of(cut, filters, text)
     named = {"--key": key, "--object": object_name, "--subject": wanted.subjects or None}
@@ -741,8 +747,7 @@ def _versions(
 ) -> tuple[JsonObject, list[Block]]:
     """Return the versions of a file. Raises JsBackupError if no backup has any, and the errors of `search_series`."""
     from jsbackup.look.all_backups import search_series
-    from jsbackup.look.buckets.object_bucket import description_subjects
-    from jsbackup.look.buckets.object_versions import DESCRIPTION_BYTES, version_of
+    from jsbackup.look.buckets.object_bucket import DESCRIPTION_BYTES, description_subjects, version_of
 
     check_readable(repository)
     newest = _newest(series)

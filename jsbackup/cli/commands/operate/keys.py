@@ -38,11 +38,10 @@ from jsbackup.repository.crypto.keys import (
 )
 from jsbackup.repository.crypto.new_keys import make_new_keys, replace_writer
 from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
-from jsbackup.repository.crypto.writer_key import encode_writer_key
-from jsbackup.repository.crypto.writers import load_writers
+from jsbackup.repository.crypto.signing import encode_writer_key, load_writers
 from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.objects import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
 from jsbackup.times import format_time
 
 __all__ = ["COMMANDS"]

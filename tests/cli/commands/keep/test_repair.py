@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check

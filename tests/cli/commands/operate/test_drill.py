@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jsbackup.repository.checks.outcomes import read_drills
+from jsbackup.repository.checks.ledger import read_drills
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.typed import Shop, Typed

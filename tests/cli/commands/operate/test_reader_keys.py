@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository.checks.document_checks import tend_readers
+from jsbackup.repository.checks.verify_run import tend_readers
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore

@@ -1,40 +1,85 @@
-"""The copy that a replacement proves beside the old stream (`stream_restore.py`), found after its run was killed. Pure.
-
-    killed while the copy is made, or proved     the old stream is there: the copy is of no use
-    killed when the old stream is gone           the copy is all that the server has of it
-    killed while the new one is made             likewise: the new one carries the mark of a restore
-    killed before the copy is removed            the new stream is there: the copy is of no use
-
-A running command listens on a subject (`engine/restore/remove_unfinished.py`): its copy is not a leftover. Someone may
-have created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized by its
-name together with its unique subject; it records when the stream that it replaces was created.
-"""
+"""What interrupted restores leave on a server, and how to recognize it: the mark, incomplete streams, staged copies."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jsbackup.config import Glob, is_chosen
-from jsbackup.model import JsonObject
-from jsbackup.planning.interrupted.marker import about_mark, is_marked
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.formats.batch import columns_from_batch
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol.info import MARKER, StreamInfo
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import parts_of
+from jsbackup.repository.read.segments import SegmentReader, state_to_restore
+
+if TYPE_CHECKING:
+    from jsbackup.planning.model import Target
 
 __all__ = [
     "ALL_COPIES",
     "AT_WORK",
+    "MARKER",
     "StagedCopy",
     "about_copy",
     "about_leftover",
+    "about_mark",
     "find_copies",
+    "grown_leftovers",
+    "has_message_at",
     "is_left_out",
+    "is_marked",
     "needed_by",
     "replaced_by",
     "staged_config",
     "staging_prefix",
     "useless_copies",
+    "with_marker",
 ]
+
+
+# --- marker ---
+#
+# The mark of a stream that is being restored: a metadata key, by which the next restore recognizes a leftover.
+# Pure.
+
+
+def with_marker(config: JsonObject, backup: str) -> JsonObject:
+    """Return the configuration of a stream that is being restored from `backup`."""
+    return {**config, "metadata": {**(config.get("metadata") or {}), MARKER: backup}}
+
+
+def is_marked(config: JsonObject) -> bool:
+    """Return whether the stream is not complete yet, or was not when its restore was interrupted."""
+    return MARKER in (config.get("metadata") or {})
+
+
+def about_mark(config: JsonObject) -> tuple[str, ...]:
+    """Return a warning for the backup of a stream with the mark."""
+    if not is_marked(config):
+        return ()
+    backup = config["metadata"][MARKER]
+    return (
+        f"it may be incomplete: a restore of backup {backup} into it was interrupted "
+        f"(its metadata key {MARKER} says so); restore it again, or remove the key if it is whole",
+    )
+
+
+# --- staged ---
+#
+# The copy that a replacement proves beside the old stream (`stream_restore.py`), found after its run was killed. Pure.
+#
+#     killed while the copy is made, or proved     the old stream is there: the copy is of no use
+#     killed when the old stream is gone           the copy is all that the server has of it
+#     killed while the new one is made             likewise: the new one carries the mark of a restore
+#     killed before the copy is removed            the new stream is there: the copy is of no use
+#
+# A running command listens on a subject (`engine/restore/at_work.py`): its copy is not a leftover. Someone may have
+# created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized by its
+# name together with its unique subject; it records when the stream that it replaces was created.
 
 _NAME = re.compile("(.*)-jsbackup-([0-9a-f]{8})", re.DOTALL)
 _REPLACES = "replaces "  # the description; the name of a copy may have only the start of the stream's
@@ -149,3 +194,51 @@ def _stands(there: StreamInfo, copy: StreamInfo) -> bool:
 
 def _subject(suffix: str) -> str:
     return f"jsbackup.staged.{suffix}"
+
+
+# --- leftovers ---
+#
+# Distinguish leftovers of an interrupted restore from streams that were written to since.
+#
+# A stream that is being restored listens to its subjects, so publishers are acknowledged before it is complete. After
+# an interruption it is then more than a leftover, although it has the mark. It may only be removed automatically if it
+# has nothing that its backup lacks. Streams append, so that is the case if its last message is in the backup, with the
+# same time to the nanosecond. The plan compares the known numbers; before a leftover is removed, that message is looked
+# up in the source of the restore.
+
+
+def grown_leftovers(entries: Mapping[str, StreamBackup], target: Target) -> frozenset[str]:
+    """Return the leftovers at the target that have something their backup lacks. `entries` are by their name there."""
+    return frozenset(
+        name
+        for name, entry in entries.items()
+        if name in target.leftovers and name in target.streams and _has_grown(target.streams[name], entry)
+    )
+
+
+def _has_grown(there: StreamInfo, entry: StreamBackup) -> bool:
+    if there.state.consumers > len(entry.consumers):
+        return True
+    ends = [entry.state.last_ns, *(part.max_ns for part in parts_of(entry.segments))]
+    beyond = there.state.last_seq > max(entry.state.last_seq, entry.captured.last_seq)
+    return there.state.messages > 0 and (beyond or there.state.last_ns > max(ends))
+
+
+def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState, *, renumbered: bool = False) -> bool:
+    """Return whether the last message of a stream in `state` is in the backup. Reads a segment, or a few if the stream
+    was `renumbered`.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
+    if not state.messages or state.last_ns == entry.state.last_ns:
+        return True
+    if entry.archive_format is ArchiveFormat.OPAQUE:  # its messages cannot be read
+        return state.last_ns < entry.state.last_ns and state.last_seq <= state_to_restore(entry).last_seq
+    reader = SegmentReader(objects)
+    for ref in reversed(entry.segments):
+        if (renumbered or ref.first_seq <= state.last_seq) and ref.min_ns <= state.last_ns <= ref.max_ns:
+            for batch in reader.read(ref):
+                times: memoryview[int] = memoryview(columns_from_batch(batch).timestamps).cast("B").cast("q")
+                if state.last_ns in times:
+                    return True
+    return False

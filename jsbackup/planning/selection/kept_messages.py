@@ -1,4 +1,4 @@
-"""Count the messages that a restore keeps: exactly, reading as few as possible.
+"""The messages that a restore keeps: read, reshaped and counted, exactly, reading as few as possible.
 
 A cut alone only needs the segments that it goes through, and the first and last ones for the times of their messages:
 `survey_cut`. Everything else needs every message within the cut, through all transforms: `survey`. That is done before
@@ -10,35 +10,98 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
 
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import MessageBatch, StreamDigester
-from jsbackup.planning.selection.newest_pass import with_newest
-from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import (
     Counted,
     KeptSequences,
     KeptStream,
     kept_from,
+    renumbered_entry,
     segments_within,
     share_of,
     whole_segments,
 )
+from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, ends_of, parts_of, touching
-from jsbackup.repository.read.archiving import read_stream
-from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.read.segments import read_columns, read_stream
+from jsbackup.repository.write.stream_objects import load_consumer
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
 from jsbackup.transforms.consumer_state import sequences_to_know, surviving
 from jsbackup.transforms.cut import Cut, Extent, KeptShare
+from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule, find_newest, newest_rows, rows_of_subjects
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.renumber import NewNumbers, ranks_to_know
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["WatchedConsumers", "estimate", "reshaped_messages", "survey", "survey_cut"]
+__all__ = [
+    "WatchedConsumers",
+    "estimate",
+    "newest_in_segment",
+    "reshaped_messages",
+    "survey",
+    "survey_cut",
+    "with_newest",
+]
+
+
+# --- newest pass ---
+#
+# Find what `--last-per-subject` and `--kv-compact` keep of a stored stream, in a pass over its messages.
+#
+# It decodes no payloads and no headers that are not judged by. Segments are looked at in parallel.
+
+_THREADS = 3  # they wait for the store, or compute SHA-256
+
+
+def with_newest(objects: Objects, entry: StreamBackup, reshape: Reshape) -> Reshape:
+    """Return the value with what its `newest` keeps; itself if there is nothing to look for.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
+    rule = reshape.newest
+    if rule is None or reshape.chosen is not None:
+        return reshape
+    keeping = replace(reshape.keeping, newest=None)
+
+    def read() -> Iterator[pa.Table]:
+        refs = segments_within(entry, reshape.cut)
+        tasks = (partial(newest_in_segment, objects, ref, entry.name, keeping, rule=rule) for ref in refs)
+        with closing(in_order(tasks, _THREADS)) as found:
+            yield from found
+
+    return replace(reshape, chosen=find_newest(rule, read))
+
+
+def newest_in_segment(
+    objects: Objects, ref: SegmentRef, stream: str, keeping: Reshape, *, rule: NewestRule
+) -> pa.Table:
+    """Return the rows of the newest messages of each subject, among those of a segment that `keeping` keeps.
+
+    Raises as `with_newest`.
+    """
+    columns = {*keeping.filters.columns, *rule.columns}
+    batches = keeping.apply(read_columns(objects, ref, columns), stream=stream)
+    rows = [NEWEST_SCHEMA.empty_table(), *(rows_of_subjects(batch, rule) for batch in batches)]
+    return newest_rows(pa.concat_tables(rows), rule)
+
+
+# --- count subset ---
+#
+# Count the messages that a restore keeps: exactly, reading as few as possible.
+#
+# A cut alone only needs the segments that it goes through, and the first and last ones for the times of their messages:
+# `survey_cut`. Everything else needs every message within the cut, through all transforms: `survey`. That is done
+# before anything is sent, because the stream's state is sent first, and because a message that cannot be masked stops
+# the restore.
 
 _log = logging.getLogger(__name__)
 

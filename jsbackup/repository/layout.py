@@ -1,0 +1,685 @@
+"""The keys of a repository's objects. Only this module builds and parses them.
+
+    jsbackup.json               the descriptor
+    segments/<name>-<incarnation>/
+        <first>-<last>-<digest>.<digits>.parquet     a segment
+        pending-<sha256>.<digits>.parquet    a consumer's pending set, where it is large
+        opaque-<sha256>.<digits>.zst         a piece of a snapshot that could not be decoded
+        page-<sha256>.<digits>.json          a part of a long list of segments (`pages/`)
+    streams/page-<sha256>.<digits>.json.zst  a part of a long list of streams (`stream_pages.py`)
+    backups/<backup id>.json    a manifest
+    catalog/<10 digits>.json    a catalog of the manifests, by its generation
+    catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it;
+                                says the SHA-256 of a manifest that is not signed, in hex
+    holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
+    locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
+    pruning/<id>.json           what `prune` found unused, and when, see `prune.py`
+    receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
+    receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `ledger.py`
+    verified/<id>.json          what was verified, and when, see `ledger.py`; what is damaged in <id>-damaged.json
+    keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
+    keys/<whom>-<8 digits>.json          says that there is such a key file, see `readers.py`
+    keys/<whom>-<8 digits>-<sha256>.removed          says that this key file was removed, see `readers.py`
+    keys/writer-<64 digits>.json         one who signs, by the public key, see `signing.py`
+    probe/<id>                  left by an interrupted `init`; means nothing
+
+`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
+`<digits>`: eight of the SHA-256 of the stored bytes (`stored_keys`). In an encrypted repository the digest, the
+SHA-256, and a stream's name and incarnation are replaced by HMACs (`keys.py`), and the keys of these five kinds and
+of all documents except leases and lists of unused objects end in `.age`. Signed documents have one more line
+(`signing.py`); pages are not signed. `<backup id>`: the time it began and six random hex digits,
+`20261121T014500Z-1a2b3c`; ids sort by time.
+
+`<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
+name and creation time (decimal nanoseconds since the epoch), joined by NUL.
+
+`<name>`: the stream's name, encoded (`encode_name`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from functools import lru_cache
+from itertools import accumulate
+
+from jsbackup.config import nearest
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.times import parse_time
+
+__all__ = [
+    "BACKUPS",
+    "CATALOGS",
+    "CHECKS",
+    "DAMAGED",
+    "DESCRIPTOR",
+    "HOLDS",
+    "IDENTITY_KEY",
+    "KEYS",
+    "LATEST",
+    "LOCKS",
+    "MARKS",
+    "OPAQUE_KEY",
+    "OUTCOME_KEY",
+    "PAGE_KEY",
+    "PENDING_KEY",
+    "PROBES",
+    "READER_KEY",
+    "RECEIPTS",
+    "SEALED_SUFFIX",
+    "SEGMENTS",
+    "STREAMS",
+    "STREAM_PAGE_KEY",
+    "VERIFIED",
+    "WRITERS",
+    "WRITER_KEY",
+    "LeaseKey",
+    "ObjectKind",
+    "ReceiptKey",
+    "SegmentKey",
+    "StreamFolder",
+    "backup_id",
+    "backup_id_of",
+    "begun_by",
+    "begun_ns",
+    "catalog_generation_of",
+    "catalog_key",
+    "content_key",
+    "decode_name",
+    "encode_name",
+    "encode_name_with_digest",
+    "held_backup_of",
+    "hold_key",
+    "identity_key",
+    "incarnation",
+    "is_backup_id",
+    "is_damage_record",
+    "is_hidden_folder",
+    "kind_of",
+    "lease_key",
+    "lease_prefix",
+    "manifest_key",
+    "mark_key",
+    "opaque_key",
+    "outcome_key",
+    "outcome_prefix",
+    "page_key",
+    "parse_lease_key",
+    "parse_receipt_key",
+    "parse_removed_reader_key",
+    "parse_segment_key",
+    "parse_stream_folder",
+    "pending_key",
+    "probe_key",
+    "reader_key",
+    "receipt_key",
+    "recorded_identity",
+    "removed_reader_key",
+    "resolve_backup",
+    "segment_key",
+    "stored_digits",
+    "stored_keys",
+    "stream_folder",
+    "stream_page_key",
+    "verified_key",
+    "witness_key",
+    "witnessed_backup_of",
+    "writer_key",
+]
+
+
+# --- backup ids ---
+#
+# Ids of backups: the time each began, and how people name one.
+
+LATEST = "latest"  # accepted in place of a backup's id
+_NEWEST = ("last", "newest", "current", "recent", "now", "head")  # typed in its place
+_HOW_TO_NAME = "A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`."
+_BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+_SET_BACK_SECONDS = 2  # how far behind the newest backup a new one may seem to begin, and is put after it
+
+
+def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
+    """Return the id of a backup that began at this Unix time; `random` is three bytes.
+
+    `newest` is the repository's newest so far. Ids sort by the time at which backups began, not by that of their
+    commit: of two that run at once, the one begun later is the newer one, as its messages were read later. (The
+    manifests' `previous` says in which order they were committed.) A backup dated far ahead stays ahead, and readers
+    treat it as such.
+
+    But if the newest began in the same second, or up to two seconds later, the new one gets the higher id, and may seem
+    to have begun that much later. Then the clock was set back a little, or the numbers of that second had run out:
+    `latest` should be the backup made last. Readers allow for more than two seconds (`is_dated_ahead`).
+    """
+    seconds, number = created_ns // 1_000_000_000, int.from_bytes(random[:3], "big")
+    for later in range(seconds, seconds + _SET_BACK_SECONDS + 1):
+        if newest is not None and newest.startswith(_moment(later)):
+            step = int(newest[-6:], 16) + 1 + number % 1024
+            seconds, number = (later, step) if step < 1 << 24 else (later + 1, number)
+    return f"{_moment(seconds)}-{number:06x}"
+
+
+def _moment(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def begun_by(backup: str, moment_ns: int) -> bool:
+    """Return whether a backup began at this Unix time or before, as its id says: to the second."""
+    return backup.partition("-")[0] <= _moment(moment_ns // 1_000_000_000)
+
+
+def begun_ns(backup: str) -> int:
+    """Return the Unix time at which a backup began, as its id says, in nanoseconds. Raises FormatError for a text that
+    is not an id.
+    """
+    if not is_backup_id(backup):
+        raise FormatError(f"not the id of a backup: {backup[:40]!r}")
+    try:
+        return int(datetime.strptime(backup[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()) * 1_000_000_000
+    except ValueError as error:
+        raise FormatError(f"not the id of a backup: {backup[:40]!r}") from error
+
+
+def is_backup_id(text: str) -> bool:
+    return _BACKUP_ID.fullmatch(text) is not None
+
+
+def resolve_backup(text: str, backups: Iterable[str]) -> str:
+    """Return the only id that starts with `text`. (`latest.py` decides what `latest` means.)
+
+    Raises:
+        UsageError: no id or several start with it.
+    """
+    ids = sorted(backups)
+    if not ids:
+        raise UsageError("the repository has no backup yet", hint="Make one with `jsbackup backup`.")
+    found = [candidate for candidate in ids if text and candidate.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        near = f"Did you mean {LATEST}?" if text.casefold() in _NEWEST else nearest(text, [LATEST, *reversed(ids)])
+        raise UsageError(f"no backup starts with {text[:80]!r}", hint=near or _HOW_TO_NAME)
+    shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+    raise UsageError(f"{len(found)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")
+
+
+# --- names ---
+#
+# Names of streams and consumers as parts of keys and of file names.
+#
+# A name is in UTF-8, percent-encoded but for `A–Z a–z 0–9 _ -`. File systems and S3 bound names in bytes, NATS bounds
+# stream names at 255 bytes, three times as many here at worst: an encoding of more than 200 bytes is cut at a character
+# to at most 160, followed by a dot (which no encoding contains) and the first 16 hex digits of SHA-256 of the whole
+# name. On a file system that ignores case, the incarnation of a stream keeps `orders` and `ORDERS` apart.
+
+_MAX_ENCODED = 200
+_MAX_CUT = 160
+_CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
+_SPELLED_AS_IS = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_ENCODED}}}")
+_WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
+
+
+def decode_name(part: str) -> str | None:
+    """Decode a part made by `encode_name`; None if the name was too long to be spelled out.
+
+    Raises `FormatError` for anything else.
+    """
+    if _SPELLED_AS_IS.fullmatch(part):
+        return part
+    if _CUT_NAME.fullmatch(part) and len(part) <= _MAX_CUT + 17:
+        return None
+    if _WHOLE_NAME.fullmatch(part):
+        data = re.sub(rb"%(..)", lambda m: bytes.fromhex(m[1].decode()), part.encode())
+        try:
+            name = data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            name = ""
+        if name and encode_name(name) == part:
+            return name
+    raise FormatError(f"not a name as it is part of a key: {part[:300]!r}")
+
+
+def encode_name(name: str) -> str:
+    """Encode a name as a part of a key: safe in any file system, and never `.` or `..`."""
+    if _SPELLED_AS_IS.fullmatch(name):
+        return name
+    encoded = [_encode_character(character) for character in name]
+    if sum(map(len, encoded)) <= _MAX_ENCODED:
+        return "".join(encoded)
+    return _with_digest(name, encoded)
+
+
+def encode_name_with_digest(name: str) -> str:
+    """Encode a name as if it were too long to be spelled out: also where case is ignored, no two are the same."""
+    return _with_digest(name, [_encode_character(character) for character in name])
+
+
+def _with_digest(name: str, encoded: list[str]) -> str:
+    count = bisect_right(list(accumulate(map(len, encoded))), _MAX_CUT)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{''.join(encoded[:count])}.{digest}"
+
+
+def _encode_character(character: str) -> str:
+    if character.isascii() and (character.isalnum() or character in "_-"):
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+# --- record keys ---
+#
+# Keys of the descriptor, of manifests, and of what is recorded beside them: catalogs, holds, leases, receipts.
+
+SEALED_SUFFIX = ".age"  # ends the keys of what is encrypted
+DESCRIPTOR = "jsbackup.json"
+BACKUPS = "backups/"
+CATALOGS = "catalog/"
+HOLDS = "holds/"
+LOCKS = "locks/"
+MARKS = "pruning/"
+RECEIPTS = "receipts/"
+CHECKS = ("receipts/drill-", "receipts/restore-", "receipts/verify-")
+VERIFIED = "verified/"
+PROBES = "probe/"
+KEYS = "keys/"
+WRITERS = "keys/writer-"
+DAMAGED = "-damaged"  # ends the name of a record of damage
+_COMMITTED = ".committed"
+
+_CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
+_LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
+_RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
+OUTCOME_KEY = re.compile(r"receipts/(?:drill|restore|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
+WRITER_KEY = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
+IDENTITY_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
+READER_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
+_REMOVED_READER = re.compile(r"(keys/[0-9a-z-]{1,80}-[0-9a-f]{8})-([0-9a-f]{64})\.removed")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKey:
+    """The parts of a lease's key: its id, the generation of this object, and for how long it is valid after its put."""
+
+    id: str
+    generation: int
+    exclusive: bool
+    duration_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptKey:
+    """The parts of a receipt's key: the run, by the id of its lease, and the generation of this object."""
+
+    run: str
+    generation: int
+
+
+def manifest_key(backup: str) -> str:
+    """Return a manifest's key. Raises `FormatError` for an invalid backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{BACKUPS}{backup}.json"
+
+
+def backup_id_of(key: str) -> str | None:
+    """Return the backup whose manifest has this key; None for a foreign key."""
+    backup = key.removeprefix(BACKUPS).removesuffix(".json")
+    return backup if is_backup_id(backup) and key == f"{BACKUPS}{backup}.json" else None
+
+
+def catalog_key(generation: int) -> str:
+    return f"{CATALOGS}{generation:010}.json"
+
+
+def catalog_generation_of(key: str) -> int | None:
+    """Return the generation of the catalog with this key; None for a foreign key."""
+    match = _CATALOG.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
+def witness_key(backup: str) -> str:
+    """Return a witness's key. Raises `FormatError` for an invalid backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{CATALOGS}{backup}{_COMMITTED}"
+
+
+def witnessed_backup_of(key: str) -> str | None:
+    """Return the backup whose witness has this key; None for a foreign key."""
+    backup = key.removeprefix(CATALOGS).removesuffix(_COMMITTED)
+    return backup if is_backup_id(backup) and key == witness_key(backup) else None
+
+
+def lease_key(lease: LeaseKey) -> str:
+    """Build a lease's key; generations are in order in a listing. Raises `FormatError` for invalid parts."""
+    mode = "exclusive" if lease.exclusive else "shared"
+    key = f"{lease_prefix(lease.id)}{lease.generation:08}-{mode}-{lease.duration_seconds}.json"
+    if parse_lease_key(key) != lease:
+        raise FormatError(f"not a lease's key: {key[:300]!r}")
+    return key
+
+
+def lease_prefix(lease_id: str) -> str:
+    """Return the prefix of the keys of all generations of a lease."""
+    return f"{LOCKS}{lease_id}-"
+
+
+def parse_lease_key(key: str) -> LeaseKey | None:
+    """Parse a lease's key; None for a foreign key."""
+    match = _LEASE.fullmatch(key)
+    return None if match is None else LeaseKey(match[1], int(match[2]), match[3] == "exclusive", int(match[4]))
+
+
+def hold_key(backup: str) -> str:
+    """Return a hold's key. Raises `FormatError` for an invalid backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{HOLDS}{backup}.json"
+
+
+def held_backup_of(key: str) -> str | None:
+    """Return the backup that the object with this key holds, encrypted or not; None for a foreign key."""
+    backup = key.removeprefix(HOLDS).removesuffix(".age").removesuffix(".json")
+    return backup if is_backup_id(backup) and key in (hold_key(backup), f"{hold_key(backup)}.age") else None
+
+
+def mark_key(mark_id: str) -> str:
+    return f"{MARKS}{mark_id}.json"
+
+
+def receipt_key(receipt: ReceiptKey) -> str:
+    """Build a receipt's key; generations are in order in a listing. Raises `FormatError` for invalid parts."""
+    key = f"{RECEIPTS}{receipt.run}-{receipt.generation:08}.json"
+    if parse_receipt_key(key) != receipt:
+        raise FormatError(f"not a receipt's key: {key[:300]!r}")
+    return key
+
+
+def parse_receipt_key(key: str) -> ReceiptKey | None:
+    """Parse a receipt's key; None for a foreign key."""
+    match = _RECEIPT.fullmatch(key)
+    return None if match is None else ReceiptKey(match[1], int(match[2]))
+
+
+def outcome_prefix(kind: str) -> str:
+    """Return the prefix of the keys of outcomes of this kind: `drill`, `restore`, `verify`."""
+    return f"{RECEIPTS}{kind}-"
+
+
+def outcome_key(kind: str, begun_ns: int, random: bytes) -> str:
+    """Build an outcome's key; within a kind they sort by start. `random` is three bytes.
+
+    Raises `FormatError` for another kind.
+    """
+    key = f"{outcome_prefix(kind)}{backup_id(begun_ns, random)}.json"
+    if OUTCOME_KEY.fullmatch(key) is None:
+        raise FormatError(f"not the key of an outcome: {key[:300]!r}")
+    return key
+
+
+def verified_key(record_id: str, *, damaged: bool = False) -> str:
+    return f"{VERIFIED}{record_id}{DAMAGED if damaged else ''}.json"
+
+
+def identity_key(whom: str, repository_id: str) -> str:
+    """Build an identity's key. Its 8 digits come from the repository's id, so leftovers of an interrupted `init` are
+    not taken for ours.
+    """
+    return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
+
+
+def reader_key(identity: str) -> str:
+    """Return the key of the record that there is a wrapped identity under this key."""
+    return f"{identity.removesuffix('.age')}.json"
+
+
+def recorded_identity(key: str) -> str:
+    """Return the key of the wrapped identity that has its record under this key."""
+    return f"{key.removesuffix('.json')}.age"
+
+
+def removed_reader_key(identity: str, sha256: str) -> str:
+    """Return the key of the record that the wrapped identity under this key, with this SHA-256, was removed."""
+    return f"{identity.removesuffix('.age')}-{sha256}.removed"
+
+
+def parse_removed_reader_key(key: str) -> tuple[str, str] | None:
+    """Return the key and the SHA-256 of the removed wrapped identity; None for a foreign key."""
+    match = _REMOVED_READER.fullmatch(key)
+    return None if match is None else (f"{match[1]}.age", match[2])
+
+
+def writer_key(signer: str) -> str:
+    return f"{WRITERS}{signer}.json"
+
+
+def probe_key(probe_id: str) -> str:
+    return f"{PROBES}{probe_id}"
+
+
+# --- stream keys ---
+#
+# Keys of what a stream has: its folder, and the segments and other objects there. Keys of pages of streams too.
+#
+# The key of such an object says what is in it, and then, in eight digits, which bytes these are (`stored_keys`). The
+# same messages become other bytes if they are encrypted again, or encoded by another version of a library. So whatever
+# was lost and is stored again, no key ever has other bytes than those that a manifest names with it.
+
+SEGMENTS = "segments/"
+STREAMS = "streams/"
+_MAX_SEQUENCE = (1 << 64) - 1
+_FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
+SEGMENT_KEY = re.compile(
+    rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet(?:\.age)?"
+)
+PENDING_KEY = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
+OPAQUE_KEY = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
+PAGE_KEY = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
+STREAM_PAGE_KEY = re.compile(r"streams/page-[0-9a-f]{64}(?:\.[0-9a-f]{8})?\.json\.zst(?:\.age)?")
+_DIGITS = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
+_HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFolder:
+    """The parts of a stream's folder. `name` is None if it was too long to be spelled out."""
+
+    name: str | None
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """The parts of a segment's key; `digits` are those of the stored bytes."""
+
+    folder: str
+    first_seq: int
+    last_seq: int
+    digest: str
+    digits: str | None = None
+
+
+def incarnation(cluster: str, account: str, name: str, created: str) -> str:
+    """Return eight hex digits for one incarnation of a stream.
+
+    `created` is RFC 3339 as the server writes it; raises `FormatError` for anything else.
+    """
+    parts = (cluster, account, name, str(parse_time(created, f"creation time of stream {name}")))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+@lru_cache(maxsize=1 << 14)  # `follow` asks for the same ones every two seconds
+def stream_folder(name: str, incarnation: str) -> str:
+    """Return the folder of a stream's objects, without a slash at the end. Raises `FormatError` for invalid parts."""
+    if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
+        raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
+    return f"{SEGMENTS}{encode_name(name)}-{incarnation}"
+
+
+def is_hidden_folder(folder: str) -> bool:
+    """Whether this can be a stream's folder in an encrypted repository."""
+    return _HIDDEN.fullmatch(folder) is not None
+
+
+def parse_stream_folder(folder: str) -> StreamFolder:
+    """Parse what `stream_folder` returns. Raises `FormatError` for anything else."""
+    match = re.fullmatch(_FOLDER, folder)
+    if match is None:
+        raise FormatError(f"not a stream's folder: {folder[:300]!r}")
+    return StreamFolder(decode_name(match[1]), match[2])
+
+
+def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, digits: str = "", suffix: str = "") -> str:
+    """Build a segment's key. `name` is the digest, or its HMAC; `digits` are the 8 of the stored bytes, "" in the key
+    of the content alone. Raises `FormatError` for invalid parts.
+    """
+    dotted = f".{digits}" if digits else ""
+    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
+    parse_segment_key(key)
+    return key
+
+
+def stored_keys(key: str, sha256: str) -> list[str]:
+    """Return the keys under which an object with this SHA-256 may be stored; `key` is that of its content, or one of
+    these.
+
+    The second one is used if the object under the first is damaged, and so on.
+    """
+    folder, _, name = content_key(key).rpartition("/")
+    stem, _, suffix = name.partition(".")
+    return [f"{folder}/{stem}.{sha256[at : at + 8]}.{suffix}" for at in range(0, 32, 8)]
+
+
+def content_key(key: str) -> str:
+    """Return the key of an object's content alone, without the digits of its bytes."""
+    return _DIGITS.sub("", key)
+
+
+def stored_digits(key: str) -> str:
+    """Return the 8 digits of the bytes of an object; "" in the key of a content alone."""
+    match = _DIGITS.search(key)
+    return match[0][1:] if match else ""
+
+
+def parse_segment_key(key: str) -> SegmentKey:
+    """Parse a segment's key. Raises `FormatError` for anything else."""
+    match = SEGMENT_KEY.fullmatch(key)
+    if match is None:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    folder, _, _, first, last, digest, digits = match.groups()
+    parse_stream_folder(folder)
+    if not 1 <= int(first) <= int(last) <= _MAX_SEQUENCE:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    return SegmentKey(folder, int(first), int(last), digest, digits)
+
+
+def pending_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/pending-{name}.parquet{suffix}"
+
+
+def opaque_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/opaque-{name}.zst{suffix}"
+
+
+def page_key(folder: str, name: str) -> str:
+    """Return the key of a page, without the suffix of encryption, as of all documents."""
+    return f"{folder}/page-{name}.json"
+
+
+def stream_page_key(name: str) -> str:
+    """Return the key of a page of streams, without the suffix of encryption, as of all documents."""
+    return f"{STREAMS}page-{name}.json.zst"
+
+
+# --- kinds ---
+#
+# The kind of an object, by its key.
+
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+
+
+class ObjectKind(Enum):
+    """The kind of an object, by its key."""
+
+    DESCRIPTOR = "descriptor"
+    SEGMENT = "segment"
+    PENDING = "pending set"
+    OPAQUE = "opaque piece"
+    PAGE = "page"
+    STREAM_PAGE = "page of streams"
+    MANIFEST = "manifest"
+    CATALOG = "catalog"
+    WITNESS = "witness of a backup"
+    HOLD = "hold"
+    LEASE = "lease"
+    MARKS = "list of unused objects"
+    RECEIPT = "receipt"
+    VERIFIED = "record of what was verified"
+    CHECK = "outcome of a check"
+    PROBE = "probe"
+    IDENTITY = "wrapped identity"
+    READER = "record of a reader"
+    REMOVED_READER = "record of a removed reader"
+    WRITER = "writer"
+    FOREIGN = "foreign object"
+
+
+_CONTENT = (
+    (SEGMENT_KEY, ObjectKind.SEGMENT),
+    (PENDING_KEY, ObjectKind.PENDING),
+    (OPAQUE_KEY, ObjectKind.OPAQUE),
+    (PAGE_KEY, ObjectKind.PAGE),
+)
+
+
+def is_damage_record(key: str) -> bool:
+    return kind_of(key) is ObjectKind.VERIFIED and key.endswith(f"{DAMAGED}.json")
+
+
+def kind_of(key: str) -> ObjectKind:
+    """Return the kind of an object. Foreign ones are never read, counted or deleted."""
+    if key == DESCRIPTOR:
+        return ObjectKind.DESCRIPTOR
+    if backup_id_of(key.removesuffix(".age")) is not None:
+        return ObjectKind.MANIFEST
+    if catalog_generation_of(key.removesuffix(".age")) is not None:
+        return ObjectKind.CATALOG
+    if witnessed_backup_of(key) is not None:
+        return ObjectKind.WITNESS
+    if held_backup_of(key) is not None:
+        return ObjectKind.HOLD
+    if WRITER_KEY.fullmatch(key) or IDENTITY_KEY.fullmatch(key):
+        return ObjectKind.WRITER if WRITER_KEY.fullmatch(key) else ObjectKind.IDENTITY
+    if READER_KEY.fullmatch(key):
+        return ObjectKind.READER
+    if parse_removed_reader_key(key) is not None:
+        return ObjectKind.REMOVED_READER
+    for pattern, kind in _CONTENT:
+        if pattern.fullmatch(key):
+            try:
+                parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])
+            except FormatError:
+                return ObjectKind.FOREIGN
+            return kind
+    if STREAM_PAGE_KEY.fullmatch(key):
+        return ObjectKind.STREAM_PAGE
+    if parse_lease_key(key) is not None:
+        return ObjectKind.LEASE
+    if parse_receipt_key(key.removesuffix(".age")) is not None:
+        return ObjectKind.RECEIPT
+    if OUTCOME_KEY.fullmatch(key.removesuffix(".age")):
+        return ObjectKind.CHECK
+    for prefix, suffix, kind in (
+        (MARKS, ".json", ObjectKind.MARKS),
+        (VERIFIED, ".json", ObjectKind.VERIFIED),
+        (VERIFIED, ".json.age", ObjectKind.VERIFIED),
+        (PROBES, "", ObjectKind.PROBE),
+    ):
+        if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
+            return kind
+    return ObjectKind.FOREIGN
