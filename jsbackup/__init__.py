@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         open,
     )
     from jsbackup.api.worker import StreamProgress
-    from jsbackup.config import Connection
+    from jsbackup.config.connection import Connection
     from jsbackup.planning.rules import Finding
     from jsbackup.putting_back.model import PutBackMessage
 
@@ -95,7 +95,7 @@ _HOMES = {
         *("Backup", "BackupRepository", "Consumer", "Revision", "StoredFile", "Stream", "StreamMessage", "open"),
     ],
     "jsbackup.api.worker": ["StreamProgress"],
-    "jsbackup.config": ["Connection"],
+    "jsbackup.config.connection": ["Connection"],
     "jsbackup.planning.rules": ["Finding"],
     "jsbackup.putting_back.model": ["PutBackMessage"],
 }

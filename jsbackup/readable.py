@@ -23,6 +23,7 @@ __all__ = [
     "in_short",
     "of_streams",
     "printable",
+    "span",
     "time_to_second",
     "without_name",
 ]
@@ -168,3 +169,18 @@ def clip(text: str, columns: int) -> str:
             break
         kept.append(character)
     return "".join(kept) + "…"
+
+
+def span(seconds: float) -> str:
+    """Format a duration: `36 h`, `3 d 4 h`, `90 s`."""
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} d" + (f" {hours} h" if hours else "")

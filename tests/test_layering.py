@@ -32,11 +32,10 @@ BASE = {
 }
 
 # What every package may import: it stands in for the standard library.
-FOR_ALL = ("", "__version__", "records")
+FOR_ALL = ("", "__version__")
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
-    "records": (set(), set()),
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
     "exit_codes": ({"errors"}, set()),

@@ -14,7 +14,8 @@ from json import dumps
 from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
-from jsbackup.config import Connection, ConnectionOptions, environment, source_connection, target_connection
+from jsbackup.config import environment
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection, target_connection
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedRestore
 from jsbackup.planning.model import Consumers, IfExists

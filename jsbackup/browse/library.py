@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jsbackup.config import Connection, hide_logins
+from jsbackup.config import hide_logins
+from jsbackup.config.connection import Connection
 from jsbackup.engine.check.health_rules import Breach, Limits, find_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import JsBackupError, UsageError

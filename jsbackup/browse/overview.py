@@ -15,10 +15,10 @@ from typing import NamedTuple
 from jinja2 import Environment
 
 from jsbackup.config import format_bytes
-from jsbackup.engine.check.health_rules import Breach, last_good_drill, span
+from jsbackup.engine.check.health_rules import Breach, last_good_drill
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.html.page import environment
-from jsbackup.readable import format_count, format_seconds, in_short
+from jsbackup.readable import format_count, format_seconds, in_short, span
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.retention import Policy, apply_policy
 from jsbackup.repository.manifest import BackupSummary

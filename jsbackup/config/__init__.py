@@ -1,4 +1,4 @@
-"""Configuration: values from text, and where and as whom to connect.
+"""Configuration: values from text; in `connection.py` where and as whom to connect, which few commands ask.
 
 Only `environment` reads the process environment, only `environment_with` changes it; everything else takes it as an
 argument, so that results depend only on arguments and on the files they name.
@@ -10,25 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from jsbackup.config.connection import (
-    LOGIN_NAMES,
-    Connection,
-    ConnectionOptions,
-    ConnectionReference,
-    IssuedUser,
-    Login,
-    Nkey,
-    Server,
-    Tls,
-    UserJwt,
-    UserPassword,
-    connection_options,
-    connection_reference,
-    has_login,
-    source_connection,
-    target_connection,
-    target_reference,
-)
 from jsbackup.config.profiles import (
     ConfigFile,
     default_config_path,
@@ -63,24 +44,11 @@ from jsbackup.config.values import (
 )
 
 __all__ = [
-    "LOGIN_NAMES",
     "MAY_MISS",
     "ConfigFile",
-    "Connection",
-    "ConnectionOptions",
-    "ConnectionReference",
     "Glob",
-    "IssuedUser",
     "KeySecrets",
-    "Login",
-    "Nkey",
     "Secret",
-    "Server",
-    "Tls",
-    "UserJwt",
-    "UserPassword",
-    "connection_options",
-    "connection_reference",
     "default_config_path",
     "environment",
     "environment_with",
@@ -89,7 +57,6 @@ __all__ = [
     "expand_path",
     "expand_variables",
     "format_bytes",
-    "has_login",
     "hide_logins",
     "is_chosen",
     "is_reference",
@@ -110,9 +77,6 @@ __all__ = [
     "secret_file",
     "server_store_keys",
     "similar",
-    "source_connection",
-    "target_connection",
-    "target_reference",
 ]
 
 

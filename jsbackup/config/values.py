@@ -77,7 +77,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"not a whole number of bytes: {text!r}")
     if size > _INT64_MAX:
         raise UsageError(f"size is too large: {text!r}")
-    return size
+    return int(size)
 
 
 def _ratio(decimal: str) -> tuple[int, int]:

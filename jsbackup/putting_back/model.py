@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, TargetConflict, UsageError
 from jsbackup.look.buckets.object_bucket import ObjectEntry
 from jsbackup.model import JsonObject

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import jsbackup
-from jsbackup.config import Nkey, UserJwt, UserPassword
+from jsbackup.config.connection import Nkey, UserJwt, UserPassword
 from tests.engine.identities import Key, creds_text
 
 errors = jsbackup.errors

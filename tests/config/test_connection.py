@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.config import (
+from jsbackup.config import Secret, environment
+from jsbackup.config.connection import (
     Connection,
     ConnectionOptions,
     Nkey,
-    Secret,
     Server,
     Tls,
     UserJwt,
     UserPassword,
-    environment,
     source_connection,
     target_connection,
 )

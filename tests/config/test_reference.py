@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jsbackup.config import ConnectionOptions, Secret, UserPassword, connection_reference, source_connection
+from jsbackup.config import Secret
+from jsbackup.config.connection import ConnectionOptions, UserPassword, connection_reference, source_connection
 from jsbackup.errors import UsageError
 from tests.config.test_connection import Disk
 from tests.config.test_secrets import creds_text, new_seed

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jsbackup.config import ConnectionOptions, Nkey, UserJwt, UserPassword, source_connection
-from jsbackup.config.connection import read_context
+from jsbackup.config.connection import ConnectionOptions, Nkey, UserJwt, UserPassword, read_context, source_connection
 from jsbackup.config.secrets import is_reference, looked_up, needs_program, resolve_reference, resolve_secret
 from jsbackup.errors import UsageError
 from tests.config.test_secrets import PLANTED, _assert_hidden, creds_text, new_seed

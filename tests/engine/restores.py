@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, UsageError
 from jsbackup.protocol import api

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.link.jetstream import connect_jetstream

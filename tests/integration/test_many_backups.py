@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.repository.keep.leases import Mode, Terms, acquire

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, Glob, source_connection
+from jsbackup.config import Glob
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup import stream_backup
 from jsbackup.engine.backup.backup import run_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun

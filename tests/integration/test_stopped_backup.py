@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.read.increment import Incremental

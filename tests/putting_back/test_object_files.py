@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.js.api import ObjectMeta
 from nats.js.errors import NotFoundError
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.putting_back.model import PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan

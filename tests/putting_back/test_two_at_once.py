@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import TargetConflict
 from jsbackup.putting_back.chosen import ChosenMessages

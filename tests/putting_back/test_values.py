@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.putting_back.chosen import ChosenMessages
 from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackReport, PutBackRun

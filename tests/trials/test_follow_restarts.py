@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, parse_glob, source_connection
+from jsbackup.config import parse_glob
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
 from jsbackup.engine.follow.followed_stream import Followed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jsbackup.engine.restore.restore as jsbackup_restore
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.planning.model import RestoreOptions

@@ -35,7 +35,7 @@ from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.model import JsonObject
-from jsbackup.readable import time_to_second
+from jsbackup.readable import span, time_to_second
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.inventory import find_missing
 from jsbackup.repository.keep.damage import known_damage, known_problems
@@ -62,7 +62,6 @@ def list_backups(shared: Shared, last: int | None) -> Result:
     A backup that cannot be read or is missing is always listed, whatever you filter by, because its content is
     unknown. One that is known to be damaged is marked; `show` says what it lacks. The exit code is 14 if there is any.
     """
-    from jsbackup.engine.check.health_rules import span
 
     rules, globs = shared.choosing.tags, shared.choosing.origins
     now_ns = time.time_ns()

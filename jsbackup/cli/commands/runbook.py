@@ -51,7 +51,8 @@ from jsbackup.cli.parsing.context import (
 )
 from jsbackup.cli.parsing.typed_values import NOTES, parse_choosing
 from jsbackup.cli.profiles.profiles import check_kind, option_keys, refuse_unknown
-from jsbackup.config import LOGIN_NAMES, Connection, is_reference, needs_program, read_toml
+from jsbackup.config import is_reference, needs_program, read_toml
+from jsbackup.config.connection import LOGIN_NAMES, Connection
 from jsbackup.engine.link.source import read_source
 from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.engine.restore.runbook import RunbookPart, RunbookReport, preview_together, restore_together

@@ -19,18 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jsbackup.cli.parsing.context import Shared, gathered
-from jsbackup.config import (
+from jsbackup.config import Glob, KeySecrets, environment, expand_path, key_secrets, parse_duration, s3_settings
+from jsbackup.config.connection import (
     Connection,
     ConnectionReference,
-    Glob,
-    KeySecrets,
     connection_options,
     connection_reference,
-    environment,
-    expand_path,
-    key_secrets,
-    parse_duration,
-    s3_settings,
     source_connection,
     target_connection,
     target_reference,

@@ -20,6 +20,7 @@ from jsbackup.errors import IncompleteError
 from jsbackup.exit_codes import damage
 from jsbackup.failure import Failure, all_failed
 from jsbackup.model import JsonObject
+from jsbackup.readable import span
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup.backup import BackupReport
@@ -108,8 +109,6 @@ def backup_result(report: BackupReport) -> Result:
 
 def following_text(report: FollowReport, now_ns: int) -> str:
     """Return the live text, the most important first: a narrow terminal cuts off the end."""
-    from jsbackup.engine.check.health_rules import span
-
     if report.newest is None:
         return "follow: making the first backup"
     behind, age = (span((now_ns - moment) / 1e9) for moment in (report.up_to_ns, report.committed_ns))

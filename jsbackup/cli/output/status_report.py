@@ -14,11 +14,11 @@ from jsbackup.engine.check.health_rules import (
     last_good_drill,
     last_good_verify,
     not_backed_up,
-    span,
 )
 from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, StoredTotals
 from jsbackup.model import JsonObject
+from jsbackup.readable import span
 from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import BackupSummary

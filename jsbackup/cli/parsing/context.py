@@ -18,8 +18,7 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber, check_amounts
-from jsbackup.config import LOGIN_NAMES, default_config_path, environment, expand_path, read_config, similar
-from jsbackup.config.connection import context_names
+from jsbackup.config import default_config_path, environment, expand_path, read_config, similar
 from jsbackup.config.repository import SSE_KINDS
 from jsbackup.errors import JsBackupError, UsageError
 
@@ -91,6 +90,8 @@ class _ContextName(click.types.StringParamType):
     """The name of a context of the nats CLI."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from jsbackup.config.connection import context_names
+
         with suppress(JsBackupError):
             return [CompletionItem(name) for name in context_names(environment()) if name.startswith(incomplete)]
         return []
@@ -346,6 +347,8 @@ def contexts_of(ctx: click.Context) -> list[click.Context]:
 
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options `below`, by parameter name, without those that contradict options `above`."""
+    from jsbackup.config.connection import LOGIN_NAMES
+
     gone = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
     for prefix in ("", "to_"):
         login = {f"{prefix}{name}" for name in LOGIN_NAMES}

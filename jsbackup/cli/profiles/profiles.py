@@ -28,12 +28,12 @@ from jsbackup.config import (
     Secret,
     expand_path,
     expand_variables,
-    has_login,
     hide_logins,
     is_reference,
     nearest,
     parse_glob,
 )
+from jsbackup.config.connection import has_login
 from jsbackup.errors import UsageError
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.accounts.logins import AccountLogin, AccountsChosen, streams_of
 from jsbackup.engine.accounts.system_view import FoundAccount
 from jsbackup.engine.backup.backup import BackupReport, run_backup

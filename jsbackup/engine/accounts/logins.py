@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from jsbackup.config import Connection, ConnectionOptions, Glob, IssuedUser, Secret, UserJwt, nearest
+from jsbackup.config import Glob, Secret, nearest
 from jsbackup.config.accounts import (
     ACCOUNT,
     OTHERS,
@@ -41,6 +41,7 @@ from jsbackup.config.accounts import (
     with_login,
     with_options,
 )
+from jsbackup.config.connection import Connection, ConnectionOptions, IssuedUser, UserJwt
 from jsbackup.config.secrets import expand_path, is_reference, resolve_reference
 from jsbackup.engine.accounts.system_view import AccountSurvey, FoundAccount, system_view
 from jsbackup.engine.link.connection import new_user_seed, public_key, sign

@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from jsbackup.config import Connection, excludes_nothing, nearest
+from jsbackup.config import excludes_nothing, nearest
 from jsbackup.config.accounts import AccountClaims, is_account_key
+from jsbackup.config.connection import Connection
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, LoginSources, twin_names
 from jsbackup.engine.accounts.system_view import FoundAccount, SystemView, system_view
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads

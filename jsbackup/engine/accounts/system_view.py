@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from jsbackup.config import Connection
 from jsbackup.config.accounts import AccountClaims, account_claims
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import gather_some
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout

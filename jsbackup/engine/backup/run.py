@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jsbackup.config import Connection, Glob
+from jsbackup.config import Glob
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.source import KnownAccount
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.read.consumers import merge_consumers

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, UnsupportedError

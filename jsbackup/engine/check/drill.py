@@ -42,7 +42,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jsbackup.config import Connection, excludes_nothing, format_bytes, hide_logins, is_chosen
+from jsbackup.config import excludes_nothing, format_bytes, hide_logins, is_chosen
+from jsbackup.config.connection import Connection
 from jsbackup.engine.check.drill_server import DrillServers, KeptServer, ServerProgram, keep_server
 from jsbackup.engine.link.concurrency import with_own_threads
 from jsbackup.engine.link.jetstream import connect_jetstream

@@ -31,7 +31,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jsbackup.config import Connection, Secret, Server, UserPassword
+from jsbackup.config import Secret
+from jsbackup.config.connection import Connection, Server, UserPassword
 from jsbackup.engine.link.concurrency import with_own_threads
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.strict_json import read_object

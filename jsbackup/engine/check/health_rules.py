@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
-from jsbackup.readable import format_count, in_short
+from jsbackup.readable import format_count, in_short, span
 from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.verify import Level
@@ -30,7 +30,6 @@ __all__ = [
     "last_good_drill",
     "last_good_verify",
     "not_backed_up",
-    "span",
 ]
 
 _LEVELS = (Level.MANIFEST, Level.OBJECTS, Level.DATA)
@@ -384,18 +383,3 @@ def _objects(count: int) -> str:
 
 def _some(names: Collection[str]) -> str:
     return in_short(list(names), most=_MOST_NAMED)
-
-
-def span(seconds: float) -> str:
-    """Format a duration: `36 h`, `3 d 4 h`, `90 s`."""
-    whole = max(0, int(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    minutes = whole // 60
-    if minutes < 120:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    days, hours = divmod(hours, 24)
-    return f"{days} d" + (f" {hours} h" if hours else "")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jsbackup.config import Connection, Glob
+from jsbackup.config import Glob
+from jsbackup.config.connection import Connection
 from jsbackup.engine.accounts.logins import AccountChoice, refuse_missing
 from jsbackup.engine.accounts.system_view import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams

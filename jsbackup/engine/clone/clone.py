@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.backup.backup import choose_streams
 from jsbackup.engine.clone.live import Ends, LiveSupply
 from jsbackup.engine.link.concurrency import gather_some, with_own_threads

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.clone.live_source import CloneSource, Replan, look_for_newest
 from jsbackup.engine.clone.stream_clone import Ledger, LiveSent, Passage, Read, Run, RunDigests
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream

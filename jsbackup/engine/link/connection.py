@@ -42,7 +42,8 @@ from nats.aio.client import Client, RawCredentials
 from nats.aio.transport import TcpTransport, Transport, WebSocketTransport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-from jsbackup.config import Connection, IssuedUser, Nkey, Secret, Server, Tls, UserJwt, UserPassword
+from jsbackup.config import Secret
+from jsbackup.config.connection import Connection, IssuedUser, Nkey, Server, Tls, UserJwt, UserPassword
 from jsbackup.engine.link.subscription import PUBLISH, REPLY, SUBSCRIBE, PendingReplies, Subscription
 from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError, UsageError
 from jsbackup.model import JsonObject

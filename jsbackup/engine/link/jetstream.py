@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.errors import ApiError, FormatError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError

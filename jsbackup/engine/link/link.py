@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from jsbackup.config import Connection, IssuedUser, Nkey, Server, UserJwt, UserPassword
+from jsbackup.config.connection import Connection, IssuedUser, Nkey, Server, UserJwt, UserPassword
 from jsbackup.engine.link.connection import AnyHeaders, Candidate, NatsConnection, public_key
 from jsbackup.engine.link.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from jsbackup.errors import FormatError, NatsError, NatsPermissionDenied, TransferError

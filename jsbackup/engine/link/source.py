@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import NatsError, UsageError

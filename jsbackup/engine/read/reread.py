@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.restore.proof import ProofLevel
 from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.model import Fidelity

@@ -42,7 +42,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.link.bounded_queues import Outlet, Relay
 from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from jsbackup.config import ConnectionOptions, ConnectionReference, connection_reference, environment, source_connection
+from jsbackup.config import environment
+from jsbackup.config.connection import ConnectionOptions, ConnectionReference, connection_reference, source_connection
 from jsbackup.engine.backup.backup import BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.worker_share import (

@@ -20,14 +20,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from jsbackup.config import (
-    ConnectionOptions,
-    ConnectionReference,
-    connection_reference,
-    environment,
-    mask_secret,
-    source_connection,
-)
+from jsbackup.config import environment, mask_secret
+from jsbackup.config.connection import ConnectionOptions, ConnectionReference, connection_reference, source_connection
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.link.jetstream import connect_jetstream

@@ -35,8 +35,6 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import AnyRef, Objects, OpaqueRef, PageRef, SegmentRef, folder_of, id_of
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, total_of
-from jsbackup.repository.read.segments import SegmentReader
-from jsbackup.repository.write.stream_objects import decode_pending, read_piece
 from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = [
@@ -176,6 +174,10 @@ class ObjectFlaw:
 
 def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | None:
     """Return what is wrong with an object, or None. Raises only `KeyUnavailable`."""
+    # `list` asks for known damage only, and needs no Parquet for that.
+    from jsbackup.repository.read.segments import SegmentReader
+    from jsbackup.repository.write.stream_objects import decode_pending, read_piece
+
     try:
         if level is not Level.DATA or isinstance(ref, PageRef):
             objects.fetch_sealed(ref)

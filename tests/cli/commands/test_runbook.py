@@ -13,7 +13,8 @@ from jsbackup.cli.commands.runbook import KEYS, RunbookEntry, read_runbook
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.command import CHOOSING_OPTIONS
 from jsbackup.cli.parsing.context import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
-from jsbackup.config import Secret, UserPassword
+from jsbackup.config import Secret
+from jsbackup.config.connection import UserPassword
 from jsbackup.config.profiles import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import Consumers, IfExists

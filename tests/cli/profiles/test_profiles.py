@@ -17,7 +17,7 @@ from jsbackup.cli.options.opening import connection_of, connection_reference_of
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import GIVEN, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, CommandContext, Shared, over
 from jsbackup.cli.profiles.profiles import option_keys
-from jsbackup.config import ConnectionOptions, UserPassword
+from jsbackup.config.connection import ConnectionOptions, UserPassword
 from jsbackup.errors import UsageError
 from tests.cli.test_json import check
 from tests.cli.typed import Typed

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.config import ConnectionOptions
 from jsbackup.config.accounts import AccountsFile, read_accounts
+from jsbackup.config.connection import ConnectionOptions
 from jsbackup.errors import UsageError
 
 

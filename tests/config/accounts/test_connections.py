@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, Secret, UserJwt, UserPassword, source_connection
+from jsbackup.config import Secret
 from jsbackup.config.accounts import with_login, with_options
+from jsbackup.config.connection import ConnectionOptions, UserJwt, UserPassword, source_connection
 from jsbackup.errors import UsageError
 
 ENVIRON = {"HOME": "/nonexistent"}

@@ -10,8 +10,8 @@ from typing import Any
 import nkeys
 import pytest
 
-from jsbackup.config import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
 from jsbackup.config.accounts import AccountClaims, AccountsFile, read_accounts
+from jsbackup.config.connection import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginPurpose, read_sources
 from jsbackup.engine.accounts.system_view import FoundAccount
 from jsbackup.errors import UsageError

@@ -14,8 +14,9 @@ from typing import Any
 import nkeys
 import pytest
 
-from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt, source_connection
+from jsbackup.config import Secret
 from jsbackup.config.accounts import with_login
+from jsbackup.config.connection import Connection, ConnectionOptions, IssuedUser, UserJwt, source_connection
 from jsbackup.engine.accounts.logins import LoginPurpose, SigningKey, least_rights, lifetime_seconds, mint_user
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import NatsError, NatsPermissionDenied

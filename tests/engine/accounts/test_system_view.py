@@ -10,7 +10,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.accounts.system_view import AccountSurvey, FoundAccount, system_view
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from jsbackup.protocol.info import StreamInfo

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from jsbackup.config import Connection
+from jsbackup.config.connection import Connection
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.link.jetstream import connect_jetstream

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.config import ConnectionOptions, parse_glob, source_connection
+from jsbackup.config import parse_glob
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.backup import worker_share
 from jsbackup.engine.backup.backup import begin_backup
 from jsbackup.engine.backup.run import BackupOptions, BackupRun

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.check.doctor import examine_server
 from jsbackup.model import Check, Verdict
 from jsbackup.repository.checks.doctor import Purpose

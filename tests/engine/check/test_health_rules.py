@@ -17,11 +17,11 @@ from jsbackup.engine.check.health_rules import (
     find_breaches,
     last_good_verify,
     not_backed_up,
-    span,
 )
 from jsbackup.engine.check.live_streams import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
+from jsbackup.readable import span
 from jsbackup.repository import layout
 from jsbackup.repository.checks.ledger import DrillOutcome, FailedStream, VerifyOutcome, put_drill, put_verify
 from jsbackup.repository.checks.verify import Level

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.follow import tail as module
 from jsbackup.engine.follow.tail import Backlog, Tail
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link import link as module
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import ApiError, NatsError, NatsNoResponders, NatsPermissionDenied, NatsTimeout, TransferError

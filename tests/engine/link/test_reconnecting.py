@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from jsbackup.config import Connection, Server
+from jsbackup.config.connection import Connection, Server
 from jsbackup.engine.link import link
 from jsbackup.engine.link.connection import Candidate
 from jsbackup.engine.link.link import Link

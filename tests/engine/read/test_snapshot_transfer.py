@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.config.connection import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque, capture_snapshot

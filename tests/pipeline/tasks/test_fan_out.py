@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup import errors
-from jsbackup.config import ConnectionOptions, parse_glob
+from jsbackup.config import parse_glob
+from jsbackup.config.connection import ConnectionOptions
 from jsbackup.engine.backup import worker_share
 from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.read.increment import UNCHANGED

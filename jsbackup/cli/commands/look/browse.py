@@ -20,14 +20,8 @@ from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
 from jsbackup.cli.parsing.typed_values import WholeNumber
-from jsbackup.config import (
-    ConnectionOptions,
-    environment,
-    hide_logins,
-    parse_duration,
-    target_connection,
-)
-from jsbackup.config.connection import context_names
+from jsbackup.config import environment, hide_logins, parse_duration
+from jsbackup.config.connection import ConnectionOptions, context_names, target_connection
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.readable import format_seconds

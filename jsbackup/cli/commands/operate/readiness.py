@@ -52,6 +52,7 @@ from jsbackup.config import (
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import Check, JsonObject, Verdict
+from jsbackup.readable import span
 from jsbackup.repository.checks.doctor import Purpose, examine_repository
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.stores.url import open_store
@@ -265,8 +266,6 @@ def _result(report: DrillReport) -> Result:
 
 
 def _text(report: DrillReport, document: JsonObject) -> Iterator[Block]:
-    from jsbackup.engine.check.health_rules import span
-
     outcome, newest_age = report.outcome, report.newest_message_age_seconds
     yield table(
         document["streams"],
