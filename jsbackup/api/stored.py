@@ -371,7 +371,8 @@ class Backup:
         """Run SQL by DuckDB over its messages, as `BackupRepository.query`, and with the same errors."""
         entries = self._manifest.streams
         streams = backup_streams((one for one in entries if one.archive_format.has_messages), self.id)
-        return run_query(self.repository._opened().objects, streams, sql, all_streams=entries, as_table=True).table
+        objects, folder = self.repository._opened().objects, self.repository._place.folder
+        return run_query(objects, streams, sql, folder=folder, all_streams=entries, as_table=True).table
 
     def spark(
         self,

@@ -159,6 +159,7 @@ def _answer(
         repository.objects,
         streams,
         sql,
+        folder=place.folder,
         all_streams=entries,
         most_rows=most_rows,
         output=target,
@@ -258,7 +259,7 @@ def stats(
             rows = run_spark_query(job.on_spark(chosen), sql, progress=progress).rows
         elif chosen:
             views = backup_streams(chosen, manifest.id)
-            rows = run_query(job.repository.objects, views, sql).rows
+            rows = run_query(job.repository.objects, views, sql, folder=job.backup.place.folder).rows
         growth = growth_of(job.repository, manifest, [stream.name for stream in chosen])
     statistics = stats_of(chosen, rows, widths, growth, most_subjects=most_subjects, duplicates=duplicates)
     saved = None

@@ -25,9 +25,9 @@ from jsbackup.pipeline.queries.duckdb_plan import Needs
 from jsbackup.repository.background import in_order
 from jsbackup.repository.objects import Objects
 
-__all__ = ["SegmentSource"]
+__all__ = ["STORED_COLUMNS", "SegmentSource"]
 
-_STORED: Final = ("sequence", "timestamp_ns", "subject", "headers", "data")
+STORED_COLUMNS: Final = ("sequence", "timestamp_ns", "subject", "headers", "data")
 # DuckDB takes the first column where it needs none.
 _ROW: Final = "row"
 _SCHEMA: Final = pa.schema(
@@ -55,16 +55,18 @@ _BATCH_BYTES: Final = 1 << 20
 
 class SegmentSource:
     """A source of the messages of `ranges`, which yields those within bounds. `needs` says what a query needs: other
-    columns are null. `error` is why a stream has ended early.
+    columns are null. `used`: DuckDB has planned a query that names it. `error` is why a stream has ended early.
     """
 
     def __init__(self, objects: Objects, ranges: Callable[[Bounds], Iterable[MessageRange]]) -> None:
         self._objects = objects
         self.ranges = ranges
         self.needs = Needs()
+        self.used = False
         self.error: JsBackupError | None = None
 
     def __arrow_c_schema__(self) -> object:
+        self.used = True
         return _SCHEMA.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -115,7 +117,7 @@ def _read(
     """Return the messages of ranges, with nulls in columns that are not among `names`. A single segment is fetched
     here, and decoded by row groups when these are asked for.
     """
-    stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(_STORED)
+    stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(STORED_COLUMNS)
     fetched = [None if one.is_whole and not stored else objects.fetch(one.ref) for one in ranges]
 
     def decoded(one: MessageRange, data: bytes | None) -> Iterator[pa.RecordBatch]:
@@ -124,7 +126,7 @@ def _read(
                 yield pa.record_batch([pa.nulls(min(_MOST_ROWS, one.ref.messages - at))], [_ROW])
             return
         own = ALL if one.is_whole else Bounds((one.first_seq, one.last_seq), only=one.only)
-        columns = [name for name in _STORED if name in {*stored, *own.columns}]
+        columns = [name for name in STORED_COLUMNS if name in {*stored, *own.columns}]
         yield from map(own.keep, scan_segment(cast(BinaryIO, pa.BufferReader(data)), columns, bounds.wants_group))
 
     batches = (
