@@ -26,9 +26,6 @@ class Progress(Protocol):
     def advance(self, name: str, byte_count: int, messages: int) -> None:
         """Report progress of `name`."""
 
-    def pause(self, name: str) -> None:
-        """`name` waits; it goes on with `advance`, or ends."""
-
     def finish(self, name: str) -> None:
         """`name` has ended, successfully or not."""
 
@@ -43,9 +40,6 @@ class NullProgress:
         pass
 
     def advance(self, name: str, byte_count: int, messages: int) -> None:
-        pass
-
-    def pause(self, name: str) -> None:
         pass
 
     def finish(self, name: str) -> None:

@@ -111,8 +111,6 @@ class Watcher:
 
     def expect(self, _totals: object) -> None: ...
 
-    def pause(self, _name: str) -> None: ...
-
 
 def _held() -> int:
     return sum(type(one) is SegmentRef for one in gc.get_objects())

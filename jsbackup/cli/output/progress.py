@@ -55,7 +55,7 @@ def _bar(stream: TextIO, label: str, *, form: str | None = None) -> tqdm[Any]:
 
 
 class TqdmProgress:
-    """See `jsbackup.progress.Progress`. A bar for the whole, with the names of what runs."""
+    """See `jsbackup.progress.Progress`. A bar for the whole, with the names of what runs, the latest first."""
 
     def __init__(self, verb: str, stream: TextIO) -> None:
         self._verb = verb
@@ -81,13 +81,10 @@ class TqdmProgress:
     def advance(self, name: str, byte_count: int, messages: int) -> None:
         with _lock:
             if name in self._done:
-                self._done[name] += byte_count
+                self._done[name] = self._done.pop(name) + byte_count
                 more = max(0, self._done[name] - self._totals[name])
                 self._totals[name] += more
                 self._move(more, byte_count)
-
-    def pause(self, name: str) -> None:
-        pass
 
     def finish(self, name: str) -> None:
         with _lock:
@@ -103,7 +100,8 @@ class TqdmProgress:
         self._bar.total = (self._bar.total or 0) + more
         label = f"{self._verb} {self._ended}/{self._streams}" if self._streams else self._verb
         self._bar.set_description_str(pad(label, _LABEL_COLUMNS), refresh=False)
-        self._bar.set_postfix_str(", ".join(printable(name, self._encoding) for name in self._done), refresh=False)
+        names = ", ".join(printable(name, self._encoding) for name in reversed(self._done))
+        self._bar.set_postfix_str(names, refresh=False)
         self._bar.update(done)
         if done <= 0:  # which draws nothing
             self._bar.refresh()

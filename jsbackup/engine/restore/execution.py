@@ -140,7 +140,6 @@ class Execution:
             seconds = time.monotonic() - began
             if isinstance(done, Usable):
                 self._waiting.append(replace(done.waiting(), seconds=seconds))
-                self._run.progress.pause(action.name)
             else:
                 self._results.append(replace(done, seconds=seconds))
         except NoLeader as error:

@@ -71,7 +71,7 @@ def test_the_bar_is_of_all_streams_and_names_those_that_run(terminal: Terminal, 
     progress.advance("A", 5 * MIB, 50)
     progress.advance("B", 15 * MIB, 150)
     (line,) = terminal.lines
-    assert line.startswith("backup 0/3 ") and line.endswith(", A, B]")
+    assert line.startswith("backup 0/3 ") and line.endswith(", B, A]")
     assert _numbers(line) == ("50%", "20.0M/40.0M")
     progress.finish("A")
     (line,) = terminal.lines
