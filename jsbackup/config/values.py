@@ -90,14 +90,11 @@ def _ratio(decimal: str) -> tuple[int, int]:
 
 def format_bytes(count: int) -> str:
     """Format bytes in IEC units with three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(value) < 1024 or unit == "PiB":
-            if unit == "B":
-                return f"{count} B"
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-        value /= 1024
-    raise AssertionError
+    power = min(max(abs(count).bit_length() - 1, 0) // 10, 5)
+    if not power:
+        return f"{count} B"
+    value = count / 1024**power
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {'KMGTP'[power - 1]}iB"
 
 
 def parse_duration(text: str, wanted: str = "a duration") -> float:

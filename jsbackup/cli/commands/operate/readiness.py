@@ -216,8 +216,7 @@ def _checks_text(checks: Sequence[Check]) -> Iterator[Block]:
             yield line
             printed.add(check.fix)
     ok, warnings, problems, untried = (sum(check.verdict is verdict for check in checks) for verdict in Verdict)
-    warned, failing = format_count(warnings, "warning"), format_count(problems, "problem")
-    yield f"{ok} ok, {warned}, {failing}, {untried} not tried"
+    yield f"{ok} ok, {format_count(warnings, 'warning')}, {format_count(problems, 'problem')}, {untried} not tried"
 
 
 # --- drill ---
