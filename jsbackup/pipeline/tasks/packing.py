@@ -147,7 +147,7 @@ class _Whole:
         self._progress = progress
         self._total_bytes = total_bytes
         self._names: dict[str, None] = {}
-        self.expect, self.advance, self.pause = progress.expect, progress.advance, progress.pause
+        self.expect, self.advance = progress.expect, progress.advance
 
     def start(self, name: str, _total_bytes: int, total_messages: int) -> None:
         if name not in self._names:
