@@ -45,7 +45,7 @@ from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.putting_back.chosen import first_found, possible_streams
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackRun
 from jsbackup.putting_back.run import run_put_back
-from jsbackup.readable import in_sentences
+from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.manifest_json import Needed
@@ -326,8 +326,10 @@ def _restore(
         if report.code:
             lacking = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             lacking += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
-            parts = [one for one in report.streams if one.lost or one.incomplete]
-            lacking += [f"stream {one.name}: {', '.join(one.notes) or 'it lacks messages'}" for one in parts]
+            for one in report.streams:
+                if one.lost or one.incomplete:
+                    lacks = f"lacks {format_count(one.lost_messages, 'message')}" if one.lost else ", ".join(one.notes)
+                    lacking.append(f"stream {one.name}: {lacks}")
             raise IncompleteError(f"not all was restored: {'; '.join(lacking)}", result=outcome)
         return outcome
 

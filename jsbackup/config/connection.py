@@ -491,9 +491,7 @@ def selected_context(environ: Mapping[str, str]) -> str | None:
 
 
 def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
-    """Read a context. Raises UsageError if it is missing, is not JSON, needs something unsupported, or if nsc cannot
-    be asked.
-    """
+    """Read a context. Raises UsageError if it is missing, is not JSON, or if nsc cannot be asked."""
     path = context_path(name, environ)
     text = read_file(path, "nats context", "")
     if not text and not path.exists():

@@ -171,5 +171,5 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())
+        text = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise UsageError(f"{what} {path} is not TOML: {text[:1].lower()}{text[1:200]}") from None

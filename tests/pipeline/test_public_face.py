@@ -33,11 +33,3 @@ def test_a_backup_is_read_with_the_session_of_a_notebook(
         backup.spark(spark, "order")
     with pytest.raises(jsbackup.errors.UnsupportedError, match="verbatim is of an archive format"):
         backup["verbatim"].spark(spark)
-
-
-def test_without_spark_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store_backup(make_repository(LocalStore(tmp_path / "repo")))
-    backup = jsbackup.open(tmp_path / "repo")[FIRST]
-    monkeypatch.setattr("jsbackup.api.stored.find_spec", lambda name: None)
-    with pytest.raises(jsbackup.errors.UnsupportedError, match="Spark is not installed"):
-        backup["orders"].spark(None)  # type: ignore[arg-type]

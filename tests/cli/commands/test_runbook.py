@@ -233,7 +233,7 @@ def test_a_secret_is_refused_and_not_repeated(read: Read, text: str) -> None:
         ("x" + ".x" * 3000 + " = 1", "larger than a runbook may be"),
         ("# " + "x" * MAX_LINE_BYTES, "larger than a runbook may be"),
         ("#\n" * (MAX_FILE_BYTES // 2 + 1), "larger than a runbook may be"),
-        (b"\xff\xfe", "is not UTF-8"),
+        (b"\xff\xfe", "not TOML"),
         (b"\x00", "not TOML"),
         (HEAD + "backup = 'other'", "not TOML"),
         ("x = 1979-99-99", "not TOML"),

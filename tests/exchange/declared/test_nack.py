@@ -365,7 +365,7 @@ HEAD = "apiVersion: jetstream.nats.io/v1beta2\nkind: Stream\nmetadata: {name: a}
         (f"a: {'9' * 5000}", "a.yaml is not YAML: it has a value that cannot be read"),
         (HEAD, "a.yaml: Stream a has no spec"),
         (HEAD + "spec: {}", "a.yaml: Stream a has no name"),
-        (HEAD + "spec: {name: a.b}", "a.yaml: Stream a has a name that NATS does not allow"),
+        (HEAD + "spec: {name: a.b}", "a.yaml: Stream a has no name that NATS allows: 'a.b'"),
         (HEAD + "spec: {name: a, maxMsg: 1}", "a.yaml: Stream a has an unknown field, maxMsg"),
         (HEAD + "spec: {name: a, maxAge: 7d}", "a.yaml: Stream a: maxAge: not a duration of Go: '7d'"),
         (HEAD + "spec: {name: a, maxMsgs: true}", "a.yaml: Stream a: maxMsgs: not a whole number"),

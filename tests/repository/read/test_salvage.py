@@ -176,7 +176,7 @@ def test_what_a_newer_tool_can_read_is_not_lost(
     def newer(objects: object, ref: object) -> bytes:
         raise UnsupportedError("opaque piece of format 9")
 
-    monkeypatch.setattr("jsbackup.repository.checks.verify.read_piece", newer)
+    monkeypatch.setattr("jsbackup.repository.write.stream_objects.read_piece", newer)
     with pytest.raises(UnsupportedError, match="format 9"):
         find_lost(Objects(store), manifest)
 

@@ -225,8 +225,8 @@ def _forget_text(document: JsonObject, damaged: Sequence[str], code: int) -> Ite
 def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> Result:
     """Hold backups, so that no 'forget' removes them until they are released.
 
-    A backup that is held already stays held as it is: another --reason changes nothing. A hold
-    belongs to one repository: 'copy' brings none, and names what is held here and not there.
+    A backup that is held already stays held as it is: another --reason changes nothing. A hold belongs to one
+    repository: 'copy' brings none, and names what is held here and not there.
     """
     if release and reason is not None:
         raise UsageError("--reason makes no sense with --release", hint="Leave it out.")
