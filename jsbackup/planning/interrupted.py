@@ -78,8 +78,8 @@ def about_mark(config: JsonObject) -> tuple[str, ...]:
 #     killed before the copy is removed            the new stream is there: the copy is of no use
 #
 # A running command listens on a subject (`engine/restore/remove_unfinished.py`): its copy is not a leftover. Someone
-# may have created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized by
-# its name together with its unique subject; it records when the stream that it replaces was created.
+# may have created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized
+# by its name together with its unique subject; it records when the stream that it replaces was created.
 
 _NAME = re.compile("(.*)-jsbackup-([0-9a-f]{8})", re.DOTALL)
 _REPLACES = "replaces "  # the description; the name of a copy may have only the start of the stream's
