@@ -36,14 +36,14 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.model import S3Settings
-from jsbackup.stores import s3 as s3_versions
 from jsbackup.stores.base import (
     Data,
     LockMode,
@@ -54,10 +54,65 @@ from jsbackup.stores.base import (
     check_range,
     is_key,
 )
-from jsbackup.stores.s3_bucket import Bucket
-from jsbackup.stores.s3_client import CANNOT, DENIED, Refusal, denied
+from jsbackup.stores.s3_client import CANNOT, DENIED, Refusal, denied, make_client, s3_errors
 
 __all__ = ["SINGLE_BYTES", "S3Store", "check_object_lock", "delete_versions", "is_versioned", "lock_until"]
+
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+
+
+class Bucket:
+    """A bucket. `folder` is the prefix followed by `/`, or empty. The client is made at the first use."""
+
+    def __init__(self, name: str, folder: str, settings: S3Settings) -> None:
+        self.name = name
+        self.folder = folder
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._reached = False
+        self._condition: Mapping[str, str] = {"IfNoneMatch": "*"}
+
+    @property
+    def location(self) -> str:
+        return f"s3://{self.name}/{self.folder}".rstrip("/")
+
+    @property
+    def client(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self.settings)
+                self._client.meta.events.register("response-received.s3", self._note_answer)
+            return self._client
+
+    def _note_answer(self, response_dict: object = None, **_others: object) -> None:
+        self._reached = self._reached or response_dict is not None
+
+    def target(self, key: str) -> dict[str, Any]:
+        """Return the parameters that name an object."""
+        return {"Bucket": self.name, "Key": self.folder + key}
+
+    def explained(self, doing: str, asked: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
+        """Return the context manager for every use of the client: see `s3_client.explained`."""
+        return s3_errors(doing, self.settings.endpoint, asked=asked, reached=self._reached)
+
+    def create_only(self, key: str, doing: str, send: Callable[[Mapping[str, str]], object]) -> None:
+        """Call `send` with the condition that there is no such object; without it if the store does not support it.
+
+        Raises:
+            ObjectExists: the condition does not hold.
+        """
+        condition = self._condition
+        try:
+            with self.explained(doing, _EXISTS | (CANNOT if condition else frozenset())):
+                send(condition)
+        except Refusal as refusal:
+            if refusal.code in _EXISTS:
+                raise ObjectExists(key) from None
+            self._condition = {}
+            with self.explained(doing):
+                send({})
+
 
 # The code for a bucket without object lock depends on the store.
 _NO_LOCK = frozenset({"ObjectLockConfigurationNotFoundError", "InvalidRequest"}) | CANNOT
@@ -338,14 +393,14 @@ class S3Store:
         target = self._bucket.target(check_key(key))
         doing = f"cannot delete {key} in {self.location}"
         if self._versioned is None:
-            self._versioned = s3_versions.is_versioned(self._bucket, doing)
+            self._versioned = is_versioned(self._bucket, doing)
         if not self._versioned:
             with self._bucket.explained(doing):
                 answer = self._bucket.client.delete_object(**target)
             # It is versioned after all, if asking was not allowed.
             self._versioned = bool(answer.get("DeleteMarker"))
         if self._versioned:
-            s3_versions.delete_versions(self._bucket, key, doing)
+            delete_versions(self._bucket, key, doing)
 
     def is_temporary(self, error: StoreError) -> bool:
         return error.temporary
@@ -455,7 +510,7 @@ class S3Store:
             conditional_writes=self._refuses_to_replace(key, memoryview(data).cast("B"), doing),
             checksums=self._refuses_damage(f"{key}-damaged", doing),
             object_lock=lockable,
-            versioned=s3_versions.is_versioned(self._bucket, doing),
+            versioned=is_versioned(self._bucket, doing),
         )
 
     def _refuses_to_replace(self, key: str, view: memoryview, doing: str) -> bool:
@@ -477,10 +532,10 @@ class S3Store:
         return False
 
     def check_object_lock(self) -> None:
-        s3_versions.check_object_lock(self._bucket)
+        check_object_lock(self._bucket)
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        s3_versions.lock_until(self._bucket, check_key(key), until_seconds, mode)
+        lock_until(self._bucket, check_key(key), until_seconds, mode)
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
         bucket = self._bucket

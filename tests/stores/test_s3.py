@@ -51,7 +51,7 @@ def test_a_store_says_what_it_can() -> None:
 
 
 def test_nothing_is_sent_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jsbackup.stores.s3_bucket.make_client", lambda settings: pytest.fail("made a client"))
+    monkeypatch.setattr("jsbackup.stores.s3.make_client", lambda settings: pytest.fail("made a client"))
     assert S3Store("bucket", "some/prefix").location == "s3://bucket/some/prefix"
 
 

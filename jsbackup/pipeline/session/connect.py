@@ -27,7 +27,7 @@ from jsbackup.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import StageInfo
 
-__all__ = ["is_remote", "open_remote", "ship", "shown_address", "watched_remote"]
+__all__ = ["is_remote", "open_remote", "ship", "watched_remote"]
 
 # What follows the address may contain a token, and is never shown.
 _ADDRESS = re.compile(r"(sc://(?:\[([0-9a-fA-F:.]+)\]|([^\s:/;@\[\]]+))(?::(\d{1,5}))?)(?:/(?:;\S*)?)?")
@@ -42,12 +42,6 @@ _shipped: set[str] = set()
 def is_remote(session: SparkSession) -> bool:
     """Return whether the session is on a Spark Connect server."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
-
-
-def shown_address(address: str) -> str:
-    """Return an address without what may be a token."""
-    found = _ADDRESS.fullmatch(address)
-    return "Spark Connect" if found is None else found[1]
 
 
 @contextmanager

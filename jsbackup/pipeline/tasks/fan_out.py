@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from jsbackup.config import environment
-from jsbackup.config.connection import ConnectionOptions, ConnectionReference, connection_reference, source_connection
-from jsbackup.engine.backup.backup import BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
+from jsbackup.config.connection import ConnectionReference
+from jsbackup.engine.backup.backup import BegunBackup, Chosen
 from jsbackup.engine.backup.run import BackupOptions, BackupRun
 from jsbackup.engine.backup.worker_share import (
     RangedStream,
@@ -37,13 +37,11 @@ from jsbackup.engine.read.increment import SequenceSpan
 from jsbackup.engine.read.mirrors import copies_first
 from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.failure import Failure
-from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened_same
-from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
-from jsbackup.progress import NullProgress, Progress
+from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
@@ -52,7 +50,7 @@ from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-__all__ = ["Executors", "back_up", "packed", "store_streams"]
+__all__ = ["Executors", "packed", "store_streams"]
 
 _log = logging.getLogger(__name__)
 
@@ -71,37 +69,6 @@ class Executors:
     repository_id: str
     server: ConnectionReference
     at_once: int = 0
-
-
-def back_up(
-    session: SparkSession,
-    place: RepositoryRef,
-    server: ConnectionOptions,
-    options: BackupOptions | None = None,
-    *,
-    progress: Progress | None = None,
-    at_once: int = 0,
-) -> BackupReport:
-    """Back streams up into an existing repository. The report has no manifest if every stream failed.
-
-    Raises:
-        UsageError: a named stream does not exist, or a secret would have to be sent to executors.
-        NatsError: the server does not answer, or with an error.
-        KeyUnavailable: the repository needs a writer key, and none was given.
-        RepositoryLocked, StoreError: nothing can be stored now, or the lease was lost.
-    """
-    attach(session)
-    options, progress = options or BackupOptions(), progress or NullProgress()
-    reference = connection_reference(server, environment())
-    connection = source_connection(server, environment())
-    repository = place.open()
-    repository.documents.ensure_writable()
-    executors = Executors(session, place, repository.descriptor.id, reference, at_once)
-    with held_lease(repository, "backup") as lease:
-        run = BackupRun(connection, repository, options, progress)
-        begun = complete(begin_backup(run, lease))
-        results, failures = store_streams(executors, run, begun)
-        return finish_backup(run, begun, results, failures, lease=lease)
 
 
 def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> tuple[list[StoredStream], list[Failure]]:
