@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from jsbackup.cli.output.output import Output, drawn_now
@@ -100,7 +101,7 @@ class TqdmProgress:
         self._bar.total = (self._bar.total or 0) + more
         label = f"{self._verb} {self._ended}/{self._streams}" if self._streams else self._verb
         self._bar.set_description_str(pad(label, _LABEL_COLUMNS), refresh=False)
-        names = ", ".join(printable(name, self._encoding) for name in reversed(self._done))
+        names = ", ".join(printable(name, self._encoding) for name in islice(reversed(self._done), NAMED))
         self._bar.set_postfix_str(names, refresh=False)
         self._bar.update(done)
         if done <= 0:  # which draws nothing

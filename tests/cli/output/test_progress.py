@@ -109,10 +109,12 @@ def test_calls_for_what_is_not_running_are_passed_over(terminal: Terminal, progr
     assert len(terminal.lines) == 1
 
 
-def test_many_streams_are_cut_off_at_the_end_of_the_line(terminal: Terminal, progress: TqdmProgress) -> None:
+def test_of_many_streams_the_latest_are_named(terminal: Terminal, progress: TqdmProgress) -> None:
     for number in range(60):
         progress.start(f"S{number}", MIB, 1)
-    assert len(terminal.lines) == 1 and terminal.lines[0].startswith("backup ")
+    progress.advance("S7", MIB, 1)
+    (line,) = terminal.lines
+    assert line.startswith("backup ") and line.endswith(", S7, S59, S58, S57]")
 
 
 def test_nothing_is_left_behind(terminal: Terminal, progress: TqdmProgress) -> None:
