@@ -18,36 +18,28 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
-
 from jsbackup.config import environment, mask_secret
-from jsbackup.config.connection import ConnectionOptions, ConnectionReference, connection_reference, source_connection
+from jsbackup.config.connection import ConnectionReference
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.link.source import read_source
 from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import bytes_to_move
-from jsbackup.engine.restore.restore import Prepared, Prospect, RestoreReport, begin_restore, make_sure, refuse_part
+from jsbackup.engine.restore.restore import Prepared, Prospect, RestoreReport, make_sure, refuse_part
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.failure import Failure
 from jsbackup.pipeline.jobs.verify import SparkChecker
-from jsbackup.pipeline.session.lease import held_lease
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, check_readable, opened_same
-from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened_same
 from jsbackup.pipeline.tasks.fan_out import Executors, packed
 from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.model import Action, RestoreOptions
-from jsbackup.progress import NullProgress, Progress
-from jsbackup.repository import layout
+from jsbackup.progress import NullProgress
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.sources import Wanted
 
-__all__ = ["MaskKey", "mask_key_of", "restore", "restore_streams"]
+__all__ = ["MaskKey", "mask_key_of", "restore_streams"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,51 +55,10 @@ def mask_key_of(given: Mapping[str, object]) -> MaskKey:
     return tuple(sorted(named.items()))
 
 
-def restore(
-    session: SparkSession,
-    place: RepositoryRef,
-    server: ConnectionOptions,
-    backup: str = "latest",
-    *,
-    options: RestoreOptions | None = None,
-    settings: RestoreSettings | None = None,
-    mask_key: MaskKey = (),
-    progress: Progress | None = None,
-    at_once: int = 0,
-) -> RestoreReport:
-    """Restore a backup (an id, the start of one, or `latest`: of the source that `server` leads to, if it is known).
-
-    Only the `settings` for single streams are used.
-
-    Raises:
-        UsageError: there is no such backup, or a secret would have to be sent to executors.
-        PlanRefused, TargetConflict: something blocks it; nothing was changed.
-        IntegrityError: something that is needed is lost, or was found damaged before anything was changed.
-        NatsError, StoreError: the server or the repository does not answer, or with an error.
-    """
-    attach(session)
-    options, progress = options or RestoreOptions(), progress or NullProgress()
-    secret = mask_secret(dict(mask_key), environment())
-    settings = replace(settings or RestoreSettings(), mask_secret=secret)
-    options.reshape.masks.check_secret(secret)
-    reference = connection_reference(server, environment())
-    connection = source_connection(server, environment())
-    repository = place.open()
-    source = complete(read_source(connection)) if backup == layout.LATEST else None
-    wanted = Wanted(options.streams, options.exclude, origin=None if source is None else origin_of(source))
-    manifest = repository.choose(backup, wanted).manifest
-    check_readable(repository)
-    executors = Executors(session, place, repository.descriptor.id, reference, at_once)
-    with held_lease(repository, "restore"):
-        run = RestoreRun(connection, options, settings, progress)
-        prospect = complete(begin_restore(run, repository, manifest))
-        return restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
-
-
 def restore_streams(
     executors: Executors, run: RestoreRun, manifest: Manifest, prospect: Prospect, *, mask_key: MaskKey
 ) -> RestoreReport:
-    """Check the objects that the plan needs, and carry it out. Raises the same errors as `restore`."""
+    """Check the objects that the plan needs, and carry it out. Raises the same errors as `run_restore`."""
     settings, progress = run.settings, run.progress
     if executors.session.conf.get("spark.speculation", "false") == "true":
         raise UsageError(

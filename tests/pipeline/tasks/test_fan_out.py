@@ -15,22 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup import errors
-from jsbackup.config import parse_glob
-from jsbackup.config.connection import ConnectionOptions
 from jsbackup.engine.backup import worker_share
-from jsbackup.engine.backup.run import BackupOptions
 from jsbackup.engine.read.increment import UNCHANGED
-from jsbackup.errors import ApiError, JsBackupError, StoreError, UsageError
-from jsbackup.model import S3Settings
-from jsbackup.pipeline.session.repository_ref import opened_same, place_of
-from jsbackup.pipeline.tasks.fan_out import back_up, packed
-from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore
+from jsbackup.errors import ApiError, JsBackupError, StoreError
+from jsbackup.pipeline.session.repository_ref import opened_same
+from jsbackup.pipeline.tasks.fan_out import packed
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
-from jsbackup.planning.model import RestoreOptions, SendAs
 from jsbackup.repository import layout
 from jsbackup.stores.local import LocalStore
-from jsbackup.transforms.mask import Masks
-from jsbackup.transforms.reshape import Reshape
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.api import JSON, call, connected
@@ -235,40 +227,27 @@ def test_a_huge_stream_is_read_in_ranges_by_executors(
 
 
 @pytest.mark.nats
-def test_notebooks_call_functions(
-    spark: SparkSession, source: NatsServer, nats_server: Callable[..., NatsServer], tmp_path: Path
+def test_executors_restore_masked_streams_and_configs_of_an_encrypted_repository(
+    source: NatsServer, nats_server: Callable[..., NatsServer], tmp_path: Path, typed: Type
 ) -> None:
     (tmp_path / "password").write_text(PASSWORD)
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef")
     kept = keep(tmp_path, {}, encrypted=True)
-    keys = {**dict(kept.place.keys), "writer_key": kept.writer_key}
-    place = place_of(kept.place.location, S3Settings(), keys)
-    server = ConnectionOptions(server=source.url, user="all", password=f"file://{tmp_path}/password")
-    chosen = tuple(map(parse_glob, ("S00*", "AMIRROR")))
-    report = back_up(spark, place, server, BackupOptions(streams=chosen))
-    assert report.manifest is not None and report.failures == ()
-    assert len(report.streams) == 11 and not list(kept.repository.store.list(layout.LOCKS))
+    login = ["-s", source.url, "--user", "all", "--password", f"file://{tmp_path}/password"]
+    writer, by_spark = ["--writer-key", kept.writer_key], ["--spark", "local[2]"]
+    stored = check("backup", typed("backup", "S00*", *login, *kept.line, *writer, *by_spark, "--json"))
+    assert (stored["failed"], len(digests(stored))) == ([], 10)
+    assert not list(kept.repository.store.list(layout.LOCKS))
 
-    one, other = nats_server(NEWEST), nats_server(NEWEST)
-    mask = "S001.*:$.secret=hash"
-    restored = restore(
-        spark,
-        place,
-        ConnectionOptions(server=one.url),
-        options=RestoreOptions(streams=(parse_glob("S001"),), reshape=Reshape(masks=Masks.parse([mask], "refuse"))),
-        mask_key=mask_key_of({"mask_key_file": tmp_path / "key"}),
-    )
-    (stream,) = restored.streams
-    assert restored.failures == () and stream.verified and [one.name for one in stream.consumers] == ["some"]
-    line = ["restore", "latest", "S001", "-s", other.url, *kept.line, "--mask", mask]
-    alone = jsbackup(*line, "--mask-key-file", tmp_path / "key").ok()
-    assert digests(alone.document) == {"S001": stream.digest}
-    assert stream.digest != next(entry for entry in report.manifest.streams if entry.name == "S001").digest.hex
-    only = BackupOptions(streams=(parse_glob("S002"),), config_only=True)
-    configs = back_up(spark, place, server, only).manifest
-    assert configs is not None
-    (empty,) = restore(spark, place, ConnectionOptions(server=other.url), configs.id).streams
-    assert (empty.name, empty.messages, empty.wire) == ("S002", 0, SendAs.API)
-    masked = RestoreOptions(reshape=Reshape(masks=Masks.parse([mask], "refuse")))
-    with pytest.raises(UsageError, match="hashing needs a secret"):
-        restore(spark, place, ConnectionOptions(server=one.url), options=masked)
+    spread, alone = nats_server(NEWEST), nats_server(NEWEST)
+    mask = ["--mask", "S001.*:$.secret=hash", "--mask-key-file", tmp_path / "key"]
+    line = ["restore", "latest", "S001", *kept.line, *mask, "--json"]
+    restored = check("restore", typed(*line, "-s", spread.url, *by_spark))
+    (stream,) = restored["streams"]
+    assert stream["verified"] and [consumer["name"] for consumer in stream["consumers"]] == ["some"]
+    assert digests(restored) == digests(jsbackup(*line, "-s", alone.url).document) != {"S001": digests(stored)["S001"]}
+    typed("backup", "S002", "--config-only", *login, *kept.line, *writer, *by_spark, "--json")
+    (empty,) = check("restore", typed("restore", "latest", "S002", *kept.line, "-s", alone.url, *by_spark, "--json"))[
+        "streams"
+    ]
+    assert (empty["name"], empty["messages"]) == ("S002", 0)
