@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -31,14 +32,13 @@ def _make(store: MemoryStore, size: int = SIZE) -> Repository:
     return Repository.create(store, repository_id="00ff", created=CREATED, tool="t", segment_bytes=size)
 
 
-def test_the_usual_size_is_not_recorded_and_another_one_is_kept() -> None:
+def test_the_size_is_kept() -> None:
     usual = Descriptor("00ff", CREATED, "t")
-    assert "segment_bytes" not in json.loads(encode_descriptor(usual))
     assert decode_descriptor(encode_descriptor(usual)).segment_bytes == SEGMENT_BYTES
     for size in (MIN_SEGMENT_BYTES, 8192, MAX_SEGMENT_BYTES):
         own = replace(usual, segment_bytes=size)
         document = json.loads(encode_descriptor(own))
-        assert document["segment_bytes"] == size and document["required_features"] == ["pages"]
+        assert document["segment_bytes"] == size and document["required_features"] == []
         assert decode_descriptor(encode_descriptor(own)) == own
 
 
@@ -46,16 +46,17 @@ def test_the_usual_size_is_not_recorded_and_another_one_is_kept() -> None:
 def test_a_descriptor_with_an_impossible_size_is_refused(size: object) -> None:
     document = {"format": 1, "required_features": [], "id": "00ff", "created": CREATED, "tool": "t"}
     with pytest.raises(FormatError, match="segment_bytes is not an integer from 4096 to 268435456"):
-        decode_descriptor(encode_document(document | {"segment_bytes": size}, "repository descriptor"))
+        decode_descriptor(
+            encode_document(document | {"compression": "zstd", "segment_bytes": size}, "repository descriptor")
+        )
 
 
 def test_another_compression_is_kept() -> None:
     usual = Descriptor("00ff", CREATED, "t")
-    assert "compression" not in json.loads(encode_descriptor(usual))
     for text in ("none", "zstd:3", "zstd:22"):
         own = replace(usual, compression=Compression.parse(text))
         document = json.loads(encode_descriptor(own))
-        assert document["compression"] == text and document["required_features"] == ["pages"]
+        assert document["compression"] == text and document["required_features"] == []
         assert decode_descriptor(encode_descriptor(own)) == own
     with pytest.raises(FormatError, match="compression is not none, zstd, or zstd with a level"):
         decode_descriptor(encode_document(document | {"compression": "lz4"}, "repository descriptor"))
@@ -82,7 +83,8 @@ def test_a_replica_has_the_size_of_its_source() -> None:
     assert Repository.open(target).objects.segment_bytes == SIZE
 
 
-def test_who_finds_a_repository_made_meanwhile_cuts_by_its_size() -> None:
+@pytest.mark.parametrize("how", [make_now, lambda late: late.documents.put(layout.mark_key("00"), b"")])
+def test_who_finds_a_repository_made_meanwhile_cuts_by_its_size(how: Callable[[Repository], None]) -> None:
     store = MemoryStore()
 
     def make() -> Repository:
@@ -91,8 +93,9 @@ def test_who_finds_a_repository_made_meanwhile_cuts_by_its_size() -> None:
 
     late = make_late(store, Descriptor("0a", CREATED, "t"), make, clock=lambda: 0.0)
     assert late.objects.segment_bytes == SEGMENT_BYTES
-    make_now(late)
+    how(late)
     assert late.objects.segment_bytes == SIZE
+    assert late.descriptor.segment_bytes == SIZE
 
 
 def test_the_largest_segments_leave_room_for_what_format_and_encryption_add() -> None:

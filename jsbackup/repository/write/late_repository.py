@@ -75,6 +75,8 @@ def make_late(
 
     def adopt(made: Descriptor) -> None:
         repository.descriptor = made
+        repository.objects.segment_bytes = fitting_bytes(made.segment_bytes)
+        repository.objects.compression = made.compression
 
     making.adopt = adopt
     return repository
@@ -108,9 +110,7 @@ def is_late(repository: Repository) -> bool:
 def make_now(repository: Repository) -> None:
     """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
     if isinstance(repository.store, MakingStore):
-        repository.descriptor = repository.store.ensure_made()
-        repository.objects.segment_bytes = fitting_bytes(repository.descriptor.segment_bytes)
-        repository.objects.compression = repository.descriptor.compression
+        repository.store.ensure_made()
 
 
 class MakingStore:
