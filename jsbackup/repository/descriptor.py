@@ -4,13 +4,10 @@
 
     signatures    documents are signed; `"signatures": {"scheme": "ed25519", "authority": <64 hex digits>}` says by
                   whose leave (`signing.py`)
-    pages         long lists of segments are stored in pages (`pages/`)
     encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
                   says for whom. Goes with signatures.
 
-`segment_bytes` is the raw size of new segments, and `compression` says how they are compressed, if another than the
-usual one was chosen. No features: a tool that does not know them keeps them, and makes segments of the usual size,
-compressed as usual, which all can read.
+`segment_bytes` is the raw size of new segments, and `compression` says how they are compressed.
 
 The descriptor is in the same store as everything else, so with a key it is checked first: see `access.py`.
 """
@@ -154,11 +151,7 @@ def _similar_beside(folder: Path) -> Path | None:
 FORMAT_VERSION = 1
 SIGNATURES = "signatures"
 ENCRYPTION = "encryption"
-PAGES = "pages"
-KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION, PAGES})
-
-_SEGMENT_BYTES = "segment_bytes"
-_COMPRESSION = "compression"
+KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION})
 
 # Another document, put in place of the descriptor by mistake, has an id of another form, or none.
 _ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
@@ -191,20 +184,16 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
         features[ENCRYPTION] = {"scheme": "age", "recipient": descriptor.recipient}
     if descriptor.authority is not None:
         features[SIGNATURES] = {"scheme": "ed25519", "authority": descriptor.authority}
-    chosen: JsonObject = {}
-    if descriptor.segment_bytes != SEGMENT_BYTES:
-        chosen[_SEGMENT_BYTES] = descriptor.segment_bytes
-    if descriptor.compression != ZSTD:
-        chosen[_COMPRESSION] = str(descriptor.compression)
     document: JsonObject = {
         **descriptor.extra,
         **features,
-        **chosen,
         "format": FORMAT_VERSION,
-        "required_features": sorted([*features, PAGES]),
+        "required_features": sorted(features),
         "id": descriptor.id,
         "created": descriptor.created,
         "tool": descriptor.tool,
+        "segment_bytes": descriptor.segment_bytes,
+        "compression": str(descriptor.compression),
     }
     return encode_document(document, "repository descriptor")
 
@@ -226,22 +215,17 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
     if not _ID.fullmatch(repository_id):
         fields.wrong("id", "that of a repository")
     fields.time_ns("created")
-    segment_bytes = SEGMENT_BYTES
-    if fields.get(_SEGMENT_BYTES) is not None:
-        segment_bytes = fields.number(_SEGMENT_BYTES, MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
-    compression = ZSTD
-    if fields.get(_COMPRESSION) is not None:
-        try:
-            compression = Compression.parse(fields.text(_COMPRESSION))
-        except ValueError:
-            fields.wrong(_COMPRESSION, "none, zstd, or zstd with a level")
+    try:
+        compression = Compression.parse(fields.text("compression"))
+    except ValueError:
+        fields.wrong("compression", "none, zstd, or zstd with a level")
     return Descriptor(
         id=repository_id,
         created=fields.text("created"),
         tool=fields.text("tool"),
         authority=None if signatures is None else signatures.hex256("authority"),
         recipient=recipient,
-        segment_bytes=segment_bytes,
+        segment_bytes=fields.number("segment_bytes", MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES),
         compression=compression,
         extra=fields.rest(),
     )

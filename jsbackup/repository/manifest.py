@@ -367,8 +367,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One backup. `tool` is name and version of the writer; `previous` is the backup before it in the repository.
-    `previous_sha256` is the SHA-256 of its stored manifest (`manifest_chain.py`); None if that could not be read, and
-    in manifests that older tools did not sign.
+    `previous_sha256` is the SHA-256 of its stored manifest (`manifest_chain.py`); None if that could not be read.
 
     `selection` is None for an import, which takes everything. `ended` is RFC 3339, `stored_bytes` the bytes that it
     added to the repository in segments and pieces of snapshots; None if not recorded. `stream_pages` are the pages that

@@ -30,7 +30,6 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.objects import StreamPageRef
 from jsbackup.repository.origin import OriginFields
-from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.pages.stream_json import (
     reading_from_json,
     reading_to_json,
@@ -202,18 +201,16 @@ def _origins_of(config: JsonObject) -> Iterator[str]:
             yield name
 
 
-FORMAT_VERSION = 2
-_UNPAGED_VERSION = 1  # of a manifest that names no page
+FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode as canonical JSON. Raises `FormatError` if a config or name in it cannot be JSON."""
     assert not manifest.unread, "it was read for some of its streams"
-    in_pages = manifest.stream_pages or any(isinstance(stream.segments, SegmentList) for stream in manifest.streams)
     document: JsonObject = {
         **manifest.extra,
-        "format": FORMAT_VERSION if in_pages else _UNPAGED_VERSION,
+        "format": FORMAT_VERSION,
         "required_features": [],
         "id": manifest.id,
         "created": manifest.created,
@@ -230,7 +227,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if manifest.stream_pages:
         document["paged_streams"] = {
             **stream_pages_to_json(manifest.stream_pages),
-            **({"sorted": True} if is_sorted(manifest.streams) else {}),
+            "sorted": is_sorted(manifest.streams),
             **captures_to_json(manifest.streams),
         }
     if manifest.selection is not None:
@@ -293,7 +290,7 @@ def decode_manifest(
             return manifest
         broken: dict[StreamPageRef, IntegrityError] = {}
         reader = partial(pages.read, broken=broken if in_part else None)
-        ordered = paged.get("sorted") is not None and paged.boolean("sorted")
+        ordered = paged.boolean("sorted")
         read: Iterable[StreamBackup] = reader(stream_pages)
         unread: tuple[StreamPageRef, ...] = ()
         if names is not None and ordered:

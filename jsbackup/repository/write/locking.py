@@ -31,9 +31,6 @@ _STEPS = 8
 _THREADS = 8
 LOCKED = "locked"  # in a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
 
-# Both descriptors of an upgraded repository.
-_DESCRIPTORS = "jsbackup"
-
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
@@ -63,8 +60,8 @@ class BackupLock:
     def lock_content(self, manifest: Manifest) -> Manifest:
         """Lock all objects of the backup except its manifest, which is returned with the lock recorded in it."""
         store = self.repository.store
-        keys = [info.key for prefix in (_DESCRIPTORS, layout.KEYS) for info in store.list(prefix)]
-        self._lock([*keys, *sorted(set(objects_named(manifest)) - self._locked_already())])
+        keys = [info.key for info in store.list(layout.KEYS)]
+        self._lock([layout.DESCRIPTOR, *keys, *sorted(set(objects_named(manifest)) - self._locked_already())])
         return replace(manifest, extra={**manifest.extra, LOCKED: self._field()})
 
     def lock_manifest(self, manifest: Manifest) -> None:

@@ -87,15 +87,6 @@ def forge(store: MemoryStore, **paged: object) -> None:
     store.put(KEY, encode_document(value, KEY))
 
 
-def test_a_manifest_of_a_version_that_did_not_say_the_order_is_read_whole() -> None:
-    store = stored(many_streams())
-    value = dict(decode_document(store.get(KEY), KEY).value)
-    del value["paged_streams"]["sorted"]
-    store.delete(KEY)
-    store.put(KEY, encode_document(value, KEY))
-    assert len(pages_read(store, ["STREAM_0010"])[1]) == MANY
-
-
 def test_an_order_that_is_not_there_is_refused() -> None:
     store = stored([*many_streams()[250:], *many_streams()[:250]])
     forge(store, sorted=True)
