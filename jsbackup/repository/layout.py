@@ -5,7 +5,7 @@
         <first>-<last>-<digest>.<digits>.parquet     a segment
         pending-<sha256>.<digits>.parquet    a consumer's pending set, where it is large
         opaque-<sha256>.<digits>.zst         a piece of a snapshot that could not be decoded
-        page-<sha256>.<digits>.json          a part of a long list of segments (`pages/`)
+        page-<sha256>.<digits>.json.zst      a part of a long list of segments (`pages/`)
     streams/page-<sha256>.<digits>.json.zst  a part of a long list of streams (`stream_pages.py`)
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
@@ -59,25 +59,18 @@ __all__ = [
     "DAMAGED",
     "DESCRIPTOR",
     "HOLDS",
-    "IDENTITY_KEY",
     "KEYS",
     "LATEST",
     "LOCKS",
     "MARKS",
-    "OPAQUE_KEY",
-    "OUTCOME_KEY",
-    "PAGE_KEY",
-    "PENDING_KEY",
     "PROBES",
-    "READER_KEY",
     "RECEIPTS",
     "SEALED_SUFFIX",
     "SEGMENTS",
     "STREAMS",
-    "STREAM_PAGE_KEY",
+    "STREAMS_FOLDER",
     "VERIFIED",
     "WRITERS",
-    "WRITER_KEY",
     "LeaseKey",
     "ObjectKind",
     "ReceiptKey",
@@ -93,6 +86,7 @@ __all__ = [
     "decode_name",
     "encode_name",
     "encode_name_with_digest",
+    "folder_of",
     "held_backup_of",
     "hold_key",
     "identity_key",
@@ -125,7 +119,6 @@ __all__ = [
     "stored_digits",
     "stored_keys",
     "stream_folder",
-    "stream_page_key",
     "verified_key",
     "witness_key",
     "witnessed_backup_of",
@@ -294,10 +287,10 @@ _COMMITTED = ".committed"
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
 _RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
-OUTCOME_KEY = re.compile(r"receipts/(?:drill|restore|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
-WRITER_KEY = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
-IDENTITY_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
-READER_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
+_OUTCOME = re.compile(r"receipts/(?:drill|restore|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
+_WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
+_IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
+_READER = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
 _REMOVED_READER = re.compile(r"(keys/[0-9a-z-]{1,80}-[0-9a-f]{8})-([0-9a-f]{64})\.removed")
 
 
@@ -417,7 +410,7 @@ def outcome_key(kind: str, begun_ns: int, random: bytes) -> str:
     Raises `FormatError` for another kind.
     """
     key = f"{outcome_prefix(kind)}{backup_id(begun_ns, random)}.json"
-    if OUTCOME_KEY.fullmatch(key) is None:
+    if _OUTCOME.fullmatch(key) is None:
         raise FormatError(f"not the key of an outcome: {key[:300]!r}")
     return key
 
@@ -471,17 +464,19 @@ def probe_key(probe_id: str) -> str:
 # was lost and is stored again, no key ever has other bytes than those that a manifest names with it.
 
 SEGMENTS = "segments/"
-STREAMS = "streams/"
+STREAMS_FOLDER = "streams"
+STREAMS = f"{STREAMS_FOLDER}/"
 _MAX_SEQUENCE = (1 << 64) - 1
 _FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
-SEGMENT_KEY = re.compile(
+_NAME = r"[0-9a-f]{64}(?:\.[0-9a-f]{8})?"
+_SEGMENT = re.compile(
     rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet(?:\.age)?"
 )
-PENDING_KEY = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
-OPAQUE_KEY = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
-PAGE_KEY = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
-STREAM_PAGE_KEY = re.compile(r"streams/page-[0-9a-f]{64}(?:\.[0-9a-f]{8})?\.json\.zst(?:\.age)?")
-_DIGITS = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
+_PENDING = re.compile(rf"{_FOLDER}/pending-{_NAME}\.parquet(?:\.age)?")
+_OPAQUE = re.compile(rf"{_FOLDER}/opaque-{_NAME}\.zst(?:\.age)?")
+_PAGE = re.compile(rf"{_FOLDER}/page-{_NAME}\.json\.zst(?:\.age)?")
+_STREAM_PAGE = re.compile(rf"{STREAMS}page-{_NAME}\.json\.zst(?:\.age)?")
+_DIGITS = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json\.zst)(?:\.age)?$)")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 
 
@@ -568,7 +563,7 @@ def stored_digits(key: str) -> str:
 
 def parse_segment_key(key: str) -> SegmentKey:
     """Parse a segment's key. Raises `FormatError` for anything else."""
-    match = SEGMENT_KEY.fullmatch(key)
+    match = _SEGMENT.fullmatch(key)
     if match is None:
         raise FormatError(f"not a segment's key: {key[:300]!r}")
     folder, _, _, first, last, digest, digits = match.groups()
@@ -586,21 +581,25 @@ def opaque_key(folder: str, name: str, suffix: str = "") -> str:
     return f"{folder}/opaque-{name}.zst{suffix}"
 
 
-def page_key(folder: str, name: str) -> str:
-    """Return the key of a page, without the suffix of encryption, as of all documents."""
-    return f"{folder}/page-{name}.json"
+def page_key(folder: str, name: str, *, digits: str = "", suffix: str = "") -> str:
+    """Build a page's key in the folder of its stream, or in `STREAMS_FOLDER`; `digits` and `suffix` as in a segment's,
+    "" in the key that documents take. Raises `FormatError` for invalid parts.
+    """
+    dotted = f".{digits}" if digits else ""
+    key = f"{folder}/page-{name}{dotted}.json.zst{suffix}"
+    if kind_of(key) not in (ObjectKind.PAGE, ObjectKind.STREAM_PAGE):
+        raise FormatError(f"not a page's key: {key[:300]!r}")
+    return key
 
 
-def stream_page_key(name: str) -> str:
-    """Return the key of a page of streams, without the suffix of encryption, as of all documents."""
-    return f"{STREAMS}page-{name}.json.zst"
+def folder_of(key: str) -> str:
+    """Return the folder of an object, without a slash at the end."""
+    return key.rpartition("/")[0]
 
 
 # --- kinds ---
 #
 # The kind of an object, by its key.
-
-_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class ObjectKind(Enum):
@@ -629,12 +628,34 @@ class ObjectKind(Enum):
     FOREIGN = "foreign object"
 
 
-_CONTENT = (
-    (SEGMENT_KEY, ObjectKind.SEGMENT),
-    (PENDING_KEY, ObjectKind.PENDING),
-    (OPAQUE_KEY, ObjectKind.OPAQUE),
-    (PAGE_KEY, ObjectKind.PAGE),
+_SEALED = r"(?:\.age)?"
+_ID = r"[0-9A-Za-z-]{1,64}"
+_KINDS = tuple(
+    (re.compile(form), kind)
+    for form, kind in (
+        (_SEGMENT.pattern, ObjectKind.SEGMENT),
+        (_PENDING.pattern, ObjectKind.PENDING),
+        (_OPAQUE.pattern, ObjectKind.OPAQUE),
+        (_PAGE.pattern, ObjectKind.PAGE),
+        (_STREAM_PAGE.pattern, ObjectKind.STREAM_PAGE),
+        (re.escape(DESCRIPTOR), ObjectKind.DESCRIPTOR),
+        (rf"{BACKUPS}{_BACKUP_ID.pattern}\.json{_SEALED}", ObjectKind.MANIFEST),
+        (_CATALOG.pattern + _SEALED, ObjectKind.CATALOG),
+        (rf"{CATALOGS}{_BACKUP_ID.pattern}{re.escape(_COMMITTED)}", ObjectKind.WITNESS),
+        (rf"{HOLDS}{_BACKUP_ID.pattern}\.json{_SEALED}", ObjectKind.HOLD),
+        (_LEASE.pattern, ObjectKind.LEASE),
+        (rf"{MARKS}{_ID}\.json", ObjectKind.MARKS),
+        (_RECEIPT.pattern + _SEALED, ObjectKind.RECEIPT),
+        (rf"{VERIFIED}{_ID}\.json{_SEALED}", ObjectKind.VERIFIED),
+        (_OUTCOME.pattern + _SEALED, ObjectKind.CHECK),
+        (rf"{PROBES}{_ID}", ObjectKind.PROBE),
+        (_WRITER.pattern, ObjectKind.WRITER),
+        (_IDENTITY.pattern, ObjectKind.IDENTITY),
+        (_READER.pattern, ObjectKind.READER),
+        (_REMOVED_READER.pattern, ObjectKind.REMOVED_READER),
+    )
 )
+_IN_FOLDERS = (ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE)
 
 
 def is_damage_record(key: str) -> bool:
@@ -643,43 +664,10 @@ def is_damage_record(key: str) -> bool:
 
 def kind_of(key: str) -> ObjectKind:
     """Return the kind of an object. Foreign ones are never read, counted or deleted."""
-    if key == DESCRIPTOR:
-        return ObjectKind.DESCRIPTOR
-    if backup_id_of(key.removesuffix(".age")) is not None:
-        return ObjectKind.MANIFEST
-    if catalog_generation_of(key.removesuffix(".age")) is not None:
-        return ObjectKind.CATALOG
-    if witnessed_backup_of(key) is not None:
-        return ObjectKind.WITNESS
-    if held_backup_of(key) is not None:
-        return ObjectKind.HOLD
-    if WRITER_KEY.fullmatch(key) or IDENTITY_KEY.fullmatch(key):
-        return ObjectKind.WRITER if WRITER_KEY.fullmatch(key) else ObjectKind.IDENTITY
-    if READER_KEY.fullmatch(key):
-        return ObjectKind.READER
-    if parse_removed_reader_key(key) is not None:
-        return ObjectKind.REMOVED_READER
-    for pattern, kind in _CONTENT:
-        if pattern.fullmatch(key):
-            try:
-                parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])
-            except FormatError:
-                return ObjectKind.FOREIGN
-            return kind
-    if STREAM_PAGE_KEY.fullmatch(key):
-        return ObjectKind.STREAM_PAGE
-    if parse_lease_key(key) is not None:
-        return ObjectKind.LEASE
-    if parse_receipt_key(key.removesuffix(".age")) is not None:
-        return ObjectKind.RECEIPT
-    if OUTCOME_KEY.fullmatch(key.removesuffix(".age")):
-        return ObjectKind.CHECK
-    for prefix, suffix, kind in (
-        (MARKS, ".json", ObjectKind.MARKS),
-        (VERIFIED, ".json", ObjectKind.VERIFIED),
-        (VERIFIED, ".json.age", ObjectKind.VERIFIED),
-        (PROBES, "", ObjectKind.PROBE),
-    ):
-        if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
-            return kind
-    return ObjectKind.FOREIGN
+    kind = next((kind for form, kind in _KINDS if form.fullmatch(key)), ObjectKind.FOREIGN)
+    if kind in _IN_FOLDERS:
+        try:
+            parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(folder_of(key))
+        except FormatError:
+            return ObjectKind.FOREIGN
+    return kind

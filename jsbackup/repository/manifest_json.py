@@ -254,7 +254,7 @@ def decode_manifest(
     Raises:
         FormatError: damaged, hostile, or that of another backup.
         UnsupportedError: it has a later format.
-        IntegrityError, KeyUnavailable, StoreError: as `StreamPages.read`.
+        IntegrityError, KeyUnavailable, StoreError: as `StreamPages.read_all`.
     """
     fields = decode_document(data, f"manifest {key}")
     fields.version(FORMAT_VERSION, FEATURES)
@@ -289,7 +289,7 @@ def decode_manifest(
         if pages is None:
             return manifest
         broken: dict[StreamPageRef, IntegrityError] = {}
-        reader = partial(pages.read, broken=broken if in_part else None)
+        reader = partial(pages.read_all, broken=broken if in_part else None)
         ordered = paged.boolean("sorted")
         read: Iterable[StreamBackup] = reader(stream_pages)
         unread: tuple[StreamPageRef, ...] = ()

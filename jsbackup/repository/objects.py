@@ -135,7 +135,6 @@ class SegmentRef:
     digest: str
     fingerprint: StreamDigest
     gaps: str = ""
-    extra: Extra = field(default_factory=dict)
 
     @property
     def dense(self) -> bool:
@@ -196,7 +195,7 @@ AnyRef = SegmentRef | ObjectRef | OpaqueRef | PageRef | StreamPageRef
 
 def folder_of(ref: AnyRef) -> str:
     """Return the folder that holds the object: that of its stream, or that of all pages of streams."""
-    return ref.key.rpartition("/")[0]
+    return layout.folder_of(ref.key)
 
 
 # Bytes of SHA-256: collisions among a million objects are unlikely.

@@ -43,7 +43,7 @@ from jsbackup.repository.inventory import Inventory, note_backup, take_inventory
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import SEGMENT_BYTES, Objects, SegmentRef
-from jsbackup.repository.pages.segment_pages import PageStore
+from jsbackup.repository.pages.segment_pages import SegmentPages
 from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
@@ -134,7 +134,7 @@ class Repository:
             compression=descriptor.compression,
         )
         pages = Documents(store, access.page_envelope)
-        self.pages = PageStore(pages, self.objects)
+        self.pages = SegmentPages(pages, self.objects)
         self.stream_pages = StreamPages(pages, self.objects, self.pages, has_backup=self.has_backup)
         self._paged: Manifest | None = None  # the newest result of `paged`
         self._links = ManifestLinks(self.documents, signed=descriptor.authority is not None)
@@ -254,7 +254,7 @@ class Repository:
     def paged(self, manifest: Manifest) -> Manifest:
         """Return the manifest as it is stored here: with pages of long lists of segments and streams, which are stored.
 
-        Streams of an import stay in the manifest, as its selection follows from them. Raises as `PageStore.store`.
+        Streams of an import stay in the manifest, as its selection follows from them. Raises as `SegmentPages.store`.
         """
         before = self._paged
         if before is not None and before.streams is manifest.streams:
@@ -312,7 +312,7 @@ class Repository:
         self.stream_pages.forget_damaged()
 
     def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
-        """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
+        """Return segments as a manifest lists them here. Pages are stored; raises as `SegmentPages.store`."""
         return self.pages.store(segments)
 
     def witness_of(self, sha256: str) -> bytes:

@@ -26,8 +26,8 @@ from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.layout import SEGMENTS, content_key
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import SegmentRef
-from jsbackup.repository.pages import segment_pages
 from jsbackup.repository.pages.segment_list import SegmentList
+from jsbackup.repository.pages.segment_pages import SegmentPages
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.transforms.cut import AtSequence, Cut
@@ -59,7 +59,7 @@ def _messages(count: int, seed: int = 1) -> list[Message]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of some messages, pages of some segments of which few are kept, and tasks of some segments."""
     make_pages_small(monkeypatch)
-    monkeypatch.setattr(segment_pages, "_KEPT", 4)
+    monkeypatch.setattr(SegmentPages, "most_kept", 4)
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(packing, "_LEAST_BYTES", 200_000)
 

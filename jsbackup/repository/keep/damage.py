@@ -168,7 +168,7 @@ class _Needs:
 
     def _read_streams(self, page: StreamPageRef) -> Sequence[StreamBackup] | None:
         try:
-            return [*self.repository.stream_pages.read([page])]
+            return self.repository.stream_pages.read(page)
         except (IntegrityError, UnsupportedError):
             return None
 

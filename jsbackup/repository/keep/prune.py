@@ -194,10 +194,10 @@ class NamedObjects:
         self._add_streams(manifest.streams)
 
     def read_pages(self, threads: int) -> None:
-        """Read the pages that were added, and those that they list. Raises as `StreamPages.read`."""
+        """Read the pages that were added, and those that they list. Raises as `StreamPages.read_all`."""
         while self._unread_streams:
             some = [self._unread_streams.popitem()[1] for _ in range(min(len(self._unread_streams), _AT_ONCE))]
-            self._add_streams(self._pages.read(some))
+            self._add_streams(self._pages.read_all(some))
         while self._unread:
             some_pages = [self._unread.popitem()[1] for _ in range(min(len(self._unread), _AT_ONCE))]
             for parts in in_order([partial(self._pages.segments.read, page) for page in some_pages], threads):

@@ -7,7 +7,6 @@ only writers can compute: it must have that form, and be the same for all object
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
@@ -34,21 +33,17 @@ from jsbackup.repository.manifest import (
     StreamBackup,
 )
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
-from jsbackup.repository.pages.segment_pages import PageStore, parts_from_rows, rows_of
-from jsbackup.times import format_time, parse_time
+from jsbackup.repository.pages.segment_pages import SegmentPages, list_from_json, list_to_json
+from jsbackup.times import parse_time
 
 __all__ = [
     "losses_to_json",
     "reading_from_json",
     "reading_to_json",
-    "segment_from_json",
-    "segment_to_json",
     "stream_from_json",
     "stream_to_json",
     "time_from_json",
 ]
-
-_HEX128 = re.compile(r"[0-9a-f]{32}")
 
 
 def time_from_json(fields: DocumentFields, key: str) -> str:
@@ -86,7 +81,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         },
         "archive_format": stream.archive_format,
         "digest": stream.digest.hex,
-        **_segments_to_json(stream),
+        "segments": list_to_json(parts_of(stream.segments)),
         "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
@@ -97,24 +92,13 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
     }
 
 
-def _segments_to_json(stream: StreamBackup) -> JsonObject:
-    if not isinstance(stream.segments, SegmentList):
-        return {"segments": [segment_to_json(ref) for ref in stream.segments]}
-    parts = stream.segments.parts
-    folder, _, name = parts[0].key.rpartition("/")
-    suffix = layout.SEALED_SUFFIX if name.endswith(layout.SEALED_SUFFIX) else ""
-    return {"segments": [], "paged": {"folder": folder, "suffix": suffix, "parts": rows_of(parts)}}
-
-
-def _segments(fields: DocumentFields, folder: str, pages: PageStore | None) -> Sequence[SegmentRef]:
-    segments = tuple(segment_from_json(ref, folder) for ref in fields.each("segments"))
-    paged = fields.optional_fields("paged")
-    if paged is None:
+def _segments(fields: DocumentFields, folder: str, pages: SegmentPages | None) -> Sequence[SegmentRef]:
+    home, parts = list_from_json(fields.fields("segments"))
+    if parts and not _is_home(home, folder):
+        fields.wrong("segments", "the list of segments of this stream")
+    segments = tuple(part for part in parts if isinstance(part, SegmentRef))
+    if len(segments) == len(parts):
         return segments
-    home, suffix = paged.text("folder"), paged.text("suffix")
-    if segments or suffix not in ("", layout.SEALED_SUFFIX) or not _is_home(home, folder):
-        fields.wrong("paged", "the list of segments of this stream")
-    parts = parts_from_rows(paged, "parts", home, suffix)
     return SegmentList(parts, _no_pages) if pages is None else pages.list_of(parts)
 
 
@@ -180,7 +164,7 @@ def _lost_span(fields: DocumentFields) -> LostSpan:
     )
 
 
-def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamBackup:
+def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> StreamBackup:
     name, incarnation, state = _name(fields), fields.text("incarnation"), fields.fields("state")
     try:
         folder = layout.stream_folder(name, incarnation)
@@ -208,7 +192,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
     )
     pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
     refs = (*parts_of(stream.segments), *stream.opaque, *pending)
-    if len({ref.key.rpartition("/")[0] for ref in refs}) > 1:
+    if len({layout.folder_of(ref.key) for ref in refs}) > 1:
         fields.wrong("segments", "with all other objects of the stream in one folder")
     return stream
 
@@ -257,62 +241,7 @@ def _captured(fields: DocumentFields) -> Captured:
 # --- objects ---
 
 
-def segment_to_json(ref: SegmentRef) -> JsonObject:
-    return {
-        **_object_to_json(ref),
-        "first_seq": ref.first_seq,
-        "last_seq": ref.last_seq,
-        "messages": ref.messages,
-        "bytes": ref.bytes,
-        "min_time": format_time(ref.min_ns),
-        "max_time": format_time(ref.max_ns),
-        "digest": ref.digest,
-        "fingerprint": ref.fingerprint.hex,
-        **({"gaps": ref.gaps} if ref.gaps else {}),
-    }
-
-
-def segment_from_json(fields: DocumentFields, folder: str) -> SegmentRef:
-    """Decode a segment of the stream with this folder. Raises `FormatError` for anything else."""
-    key = fields.text("key")
-    first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
-    parts = _parsed_segment_key(fields, key)
-    if (parts.first_seq, parts.last_seq) != (first_seq, last_seq) or not _is_home(parts.folder, folder):
-        fields.wrong("key", "that of this segment of this stream")
-    return SegmentRef(
-        key=key,
-        first_seq=first_seq,
-        last_seq=last_seq,
-        messages=fields.number("messages", 1),
-        bytes=fields.number("bytes", 1),
-        min_ns=fields.time_ns("min_time"),
-        max_ns=fields.time_ns("max_time"),
-        size=fields.number("size", 1),
-        sha256=fields.hex256("sha256"),
-        digest=fields.hex256("digest"),
-        fingerprint=StreamDigest.from_hex(fields.hex256("fingerprint")),
-        gaps=_gaps(fields),
-        extra=fields.rest(),
-    )
-
-
-def _gaps(fields: DocumentFields) -> str:
-    value = fields.optional_text("gaps")
-    if value is None:
-        return ""
-    if not _HEX128.fullmatch(value):
-        fields.wrong("gaps", "32 lower-case hex digits")
-    return value
-
-
-def _parsed_segment_key(fields: DocumentFields, key: str) -> layout.SegmentKey:
-    try:
-        return layout.parse_segment_key(key)
-    except FormatError as error:
-        raise FormatError(f"{fields.where}: {error.message}") from error
-
-
-def _object_to_json(ref: SegmentRef | ObjectRef | OpaqueRef) -> JsonObject:
+def _object_to_json(ref: ObjectRef | OpaqueRef) -> JsonObject:
     return {**ref.extra, "key": ref.key, "size": ref.size, "sha256": ref.sha256}
 
 
@@ -328,7 +257,7 @@ def _opaque(fields: DocumentFields, folder: str) -> OpaqueRef:
 
 def _key(fields: DocumentFields, folder: str, kind: layout.ObjectKind) -> str:
     key = fields.text("key")
-    if layout.kind_of(key) is not kind or not _is_home(key.rpartition("/")[0], folder):
+    if layout.kind_of(key) is not kind or not _is_home(layout.folder_of(key), folder):
         fields.wrong("key", f"in this stream's folder and of the kind: {kind.value}")
     return key
 

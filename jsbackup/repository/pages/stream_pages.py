@@ -18,26 +18,22 @@ an object that a manifest names.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache, partial
 from operator import attrgetter
-from threading import Lock
 from typing import Any
-
-import zstandard
 
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, Documents, decode_document, encode_document
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, Documents, encode_document
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
-from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.objects import Objects, StreamPageRef
-from jsbackup.repository.pages.segment_list import SegmentList, parts_of
-from jsbackup.repository.pages.segment_pages import DIGITS, HEX256, PageRow, PageStore, fetch_page, stored_as
+from jsbackup.repository.pages.page_store import DIGITS, HEX256, ZERO_BITS, PageRow, PageStore, encode, opened
+from jsbackup.repository.pages.segment_list import parts_of
+from jsbackup.repository.pages.segment_pages import SegmentPages
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json
 
 __all__ = [
@@ -45,20 +41,13 @@ __all__ = [
     "MOST_STREAMS",
     "StreamPages",
     "decode_stream_page",
-    "encode_stream_page",
-    "limit_of",
-    "raw_bytes_of_stream_page",
     "stream_pages_from_json",
     "stream_pages_to_json",
 ]
 
 
-# --- stream page json ---
-#
-# The document of a page of streams, and the rows by which manifests name such pages.
+# --- rows and documents ---
 
-FORMAT_VERSION = 1
-FEATURES: frozenset[str] = frozenset()
 # A page of several streams has at most these bytes before compression. Pages end long before, unless configurations are
 # huge: measured, 32 streams of 1 to 2 KB.
 MOST_BYTES = 16 << 20
@@ -89,43 +78,47 @@ def _row_of(page: StreamPageRef) -> list[Any]:
 
 def stream_pages_from_json(fields: DocumentFields) -> tuple[StreamPageRef, ...]:
     """Decode the list of pages. Raises FormatError."""
-    suffix = fields.text("suffix")
-    if suffix not in ("", layout.SEALED_SUFFIX):
-        fields.wrong("suffix", "that of an object")
-    where = f"{fields.where}: pages"
-    pages = tuple(_page_from(row, f"{where}[{at}]", suffix) for at, row in enumerate(fields.array("pages")))
+    suffix, where = fields.text("suffix"), f"{fields.where}: pages"
+    rows = [PageRow(row, f"{where}[{at}]") for at, row in enumerate(fields.array("pages"))]
+    pages = tuple(_page_from(row, suffix) for row in rows)
     if len({page.name for page in pages}) != len(pages):
         fields.wrong("pages", "a list of different pages")
     return pages
 
 
-def _page_from(values: Any, where: str, suffix: str) -> StreamPageRef:
-    if not isinstance(values, list) or len(values) != 8 or not isinstance(values[4], str):
-        raise FormatError(f"{where} is not the row of a page")
-    row = PageRow(values, where)
+def _page_from(row: PageRow, suffix: str) -> StreamPageRef:
+    if len(row.values) != 8 or not isinstance(row.values[4], str):
+        row.wrong("is not that of a page")
     name, digits = row.text(0, HEX256), row.text(1, DIGITS)
-    key = layout.stream_page_key(name)
-    if digits:
-        key = key.replace(".json", f".{digits}.json")
     return StreamPageRef(
-        key=f"{key}{suffix}",
+        key=layout.page_key(layout.STREAMS_FOLDER, name, digits=digits, suffix=suffix),
         size=row.number(2, 1),
-        sha256=row.text(3, HEX256) if values[3] != "" else name,
+        sha256=row.text(3, HEX256) if row.values[3] != "" else name,
         name=name,
-        first=values[4],
+        first=row.values[4],
         streams=row.number(5, 1, MOST_STREAMS),
         messages=row.number(6),
         bytes=row.number(7),
     )
 
 
-def encode_stream_page(streams: Sequence[StreamBackup]) -> bytes:
-    document: JsonObject = {
-        "format": FORMAT_VERSION,
-        "required_features": [],
-        "streams": [_without_capture(stream_to_json(stream)) for stream in streams],
-    }
-    return encode_document(document, f"page of stream {streams[0].name}")
+def _page_of(streams: Sequence[StreamBackup], *, key: str, name: str, size: int, sha256: str) -> StreamPageRef:
+    """Return the reference to the stored page that lists these streams."""
+    return StreamPageRef(
+        key=key,
+        size=size,
+        sha256=sha256,
+        name=name,
+        first=streams[0].name,
+        streams=len(streams),
+        messages=sum(stream.captured.messages for stream in streams),
+        bytes=sum(stream.captured.bytes for stream in streams),
+    )
+
+
+def _encoded(streams: Sequence[StreamBackup]) -> tuple[bytes, int]:
+    entries = [_without_capture(stream_to_json(stream)) for stream in streams]
+    return encode({"streams": entries}, f"page of stream {streams[0].name}")
 
 
 def _without_capture(entry: JsonObject) -> JsonObject:
@@ -134,47 +127,24 @@ def _without_capture(entry: JsonObject) -> JsonObject:
     return {**entry, "captured": captured}
 
 
-def decode_stream_page(data: bytes, page: StreamPageRef, segments: PageStore) -> tuple[StreamBackup, ...]:
+def decode_stream_page(data: bytes, page: StreamPageRef, segments: SegmentPages) -> tuple[StreamBackup, ...]:
     """Return the streams that a page lists, as captured at no known time.
 
     Raises:
         FormatError: damaged, hostile, or not the page that `page` describes.
         UnsupportedError: it has a later format.
     """
-    what = f"page {page.key}"
-    fields = decode_document(_decompressed(data, what), what)
-    fields.version(FORMAT_VERSION, FEATURES)
-    streams = tuple(stream_from_json(_with_capture(one), segments) for one in fields.each("streams"))
-    stated = (page.first, page.streams, page.messages, page.bytes)
-    messages = sum(stream.captured.messages for stream in streams)
-    raw = sum(stream.captured.bytes for stream in streams)
-    if not streams or (streams[0].name, len(streams), messages, raw) != stated:
-        raise FormatError(f"{what} is not the one that is named: its totals differ")
+    fields = opened(data, page, _limit_of(page))
+    streams = tuple(stream_from_json(_with_capture(entry), segments) for entry in fields.each("streams"))
+    if not streams or _page_of(streams, key=page.key, name=page.name, size=page.size, sha256=page.sha256) != page:
+        raise FormatError(f"page {page.key} is not the one that is named: its totals differ")
     if len({stream.name for stream in streams}) != len(streams):
-        raise FormatError(f"{what} lists a stream twice")
+        raise FormatError(f"page {page.key} lists a stream twice")
     return streams
 
 
-def limit_of(page: StreamPageRef) -> int:
+def _limit_of(page: StreamPageRef) -> int:
     return MAX_DOCUMENT_BYTES if page.streams == 1 else MOST_BYTES
-
-
-def raw_bytes_of_stream_page(data: bytes, page: StreamPageRef) -> int:
-    """Return how many bytes a page will have when it is decompressed."""
-    try:
-        size = zstandard.frame_content_size(data)
-    except zstandard.ZstdError:
-        size = -1
-    if not 0 <= size <= limit_of(page):
-        raise FormatError(f"page {page.key} is not compressed as a page of streams is")
-    return size
-
-
-def _decompressed(data: bytes, what: str) -> bytes:
-    try:
-        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FormatError(f"{what} cannot be decompressed: {error}") from error
 
 
 def _with_capture(fields: DocumentFields) -> DocumentFields:
@@ -184,6 +154,8 @@ def _with_capture(fields: DocumentFields) -> DocumentFields:
     return DocumentFields({**fields.value, **how, "captured": {**captured, **times}}, fields.where)
 
 
+# --- stored pages ---
+
 # Streams whose entries have at most about these bytes are in the manifest: a small backup is one object.
 #
 # Measured, KiB written by a backup in which one of the streams had changed, without pages and with them: 1 stream of 64
@@ -192,19 +164,11 @@ def _with_capture(fields: DocumentFields) -> DocumentFields:
 # in S3 for a month, so a few KiB are not worth one. With 40 KiB in the manifest, a backup stays below 64 KiB.
 UNPAGED_BYTES = 40 << 10
 
-# What the pages that are read at the same time have before compression, apart from one of them (`memory_budget.py`). A
-# page of a single stream may be as large as a manifest.
-DECODED_BYTES = 16 << 20
-
-_ZERO_BITS = 5
 # About the size of an entry without segments and consumers, of the configuration in it, and of each of them.
 _ENTRY_BYTES = 1024
 _CONFIG_BYTES = 512
 _PART_BYTES = 512
-_ROW_BYTES = 320  # of a part of a long list
 
-_LEVEL = 9
-_KEPT = 2048  # pages kept in memory
 _THREADS = 16
 # After so many backups of a process, it looks which of the pages that it knows are there.
 LOOK_EVERY = 64
@@ -212,48 +176,35 @@ LOOK_EVERY = 64
 _NOT_KEPT = ("segments", "archive_format", "read", "captured")
 
 
-class StreamPages:
-    """The pages of streams of one repository. May be used from several threads.
+class StreamPages(PageStore[StreamPageRef, StreamBackup]):
+    """The pages of streams of one repository.
 
     `segments` has the pages of long lists of segments. `has_backup` returns whether a backup's manifest exists now.
-    `objects` is as in `PageStore`.
     """
 
+    most_kept = 2048
+
     def __init__(
-        self,
-        documents: Documents,
-        objects: Objects,
-        segments: PageStore,
-        *,
-        has_backup: Callable[[str], bool],
+        self, documents: Documents, objects: Objects, segments: SegmentPages, *, has_backup: Callable[[str], bool]
     ) -> None:
-        self._documents = documents
-        self._objects = objects
-        self._sealing = objects.sealing
+        super().__init__(documents, objects)
         self.segments = segments
         self._has_backup = has_backup
-        self._room = Room(DECODED_BYTES)
-        self._kept: OrderedDict[StreamPageRef, tuple[StreamBackup, ...]] = OrderedDict()
         self._by_first: dict[str, StreamPageRef] = {}  # of the pages that are kept, the one seen last
         self._named_by: dict[StreamPageRef, str] = {}
-        self._lock = Lock()
         self._stores = 0  # how often pages were stored
 
-    def read(
+    def read_all(
         self, pages: Sequence[StreamPageRef], broken: dict[StreamPageRef, IntegrityError] | None = None
     ) -> Iterator[StreamBackup]:
         """Yield the streams of some pages, as captured at no known time (`captured_as`).
 
-        Raises:
-            IntegrityError: a page is missing, damaged, or not the one that is named. If `broken` is given, it is put
-                there instead.
-            KeyUnavailable: it is encrypted, and no key that opens it was given.
-            UnsupportedError: it needs a newer tool.
-            StoreError: it cannot be read.
+        Raises as `read`; if `broken` is given, a page that is missing, damaged, or not the one that is named is put
+        there instead.
         """
         with self._lock:
             kept = all(page in self._kept for page in pages)
-        read = self._read if broken is None else partial(self._read_if_sound, broken)
+        read = self.read if broken is None else partial(self._read_if_sound, broken)
         for streams in map(read, pages) if kept else in_order([partial(read, page) for page in pages], _THREADS):
             yield from streams
 
@@ -261,25 +212,16 @@ class StreamPages:
         self, broken: dict[StreamPageRef, IntegrityError], page: StreamPageRef
     ) -> tuple[StreamBackup, ...]:
         try:
-            return self._read(page)
+            return self.read(page)
         except IntegrityError as error:
             broken[page] = error
             return ()
 
-    def _read(self, page: StreamPageRef) -> tuple[StreamBackup, ...]:
-        with self._lock:
-            if page in self._kept:
-                self._kept.move_to_end(page)
-                return self._kept[page]
-        if page.size > limit_of(page):
-            raise FormatError(f"object {page.key} is said to have {page.size} bytes, more than such a page has")
-        with self._room.share() as share:
-            share.hold(page.size)
-            data = fetch_page(self._documents, self._objects, page, page.size)
-            share.hold(raw_bytes_of_stream_page(data, page))
-            streams = decode_stream_page(data, page, self.segments)
-        self._keep(page, streams)
-        return streams
+    def _limit(self, page: StreamPageRef) -> int:
+        return _limit_of(page)
+
+    def _decode(self, data: bytes, page: StreamPageRef) -> tuple[StreamBackup, ...]:
+        return decode_stream_page(data, page, self.segments)
 
     def note(self, pages: Iterable[StreamPageRef], backup: str) -> None:
         """Note that the manifest of a backup names these pages: as long as it exists, they do."""
@@ -305,13 +247,18 @@ class StreamPages:
         if known is not None:
             yield known
             return
-        raw = encode_stream_page(streams)
-        if len(raw) > MOST_BYTES and len(streams) > 1:
+        data, raw_bytes = _encoded(streams)
+        if raw_bytes > MOST_BYTES and len(streams) > 1:
             half = len(streams) // 2
             yield from self._stored(streams[:half], there)
             yield from self._stored(streams[half:], there)
-        else:
-            yield self._put(streams, raw)
+            return
+        page = _page_of(streams, **self._put(layout.STREAMS_FOLDER, self._name(data), data))
+        with self._lock:  # so a process that stores for days needs no more than for the newest backup
+            if page.first in self._by_first:
+                self._drop(self._by_first[page.first])
+        self._keep(page, self._decode(data, page))
+        yield page
 
     def _known(self, streams: Sequence[StreamBackup], there: dict[str, bool]) -> StreamPageRef | None:
         """Return the stored page that lists exactly these streams, if one is known to exist. `there` has the backups
@@ -329,12 +276,6 @@ class StreamPages:
             there[backup] = self._has_backup(backup)
         return page if there[backup] else None
 
-    def forget_damaged(self) -> None:
-        """Forget the pages that were found damaged. For commands that store for days, after `look_for_damage`."""
-        with self._lock:
-            for page in filter(self._objects.is_damaged, [*self._kept]):
-                self._drop(page)
-
     def _forget_missing(self) -> None:
         """Forget the pages that are not there any more, with their size. Raises StoreError.
 
@@ -346,37 +287,13 @@ class StreamPages:
             for page in [page for page in self._kept if (page.key, page.size) not in there]:
                 self._drop(page)
 
-    def _put(self, streams: Sequence[StreamBackup], raw: bytes) -> StreamPageRef:
-        data = zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
-        name = self._sealing.name(hashlib.sha256(data).hexdigest())
-        page = StreamPageRef(
-            "",
-            0,
-            "",
-            name,
-            streams[0].name,
-            len(streams),
-            sum(stream.captured.messages for stream in streams),
-            sum(stream.captured.bytes for stream in streams),
-        )
-        page = stored_as(page, self._documents.put_named(layout.stream_page_key(name), data))
-        self._keep(page, decode_stream_page(data, page, self.segments), in_place=True)
-        return page
-
-    def _keep(self, page: StreamPageRef, streams: tuple[StreamBackup, ...], *, in_place: bool = False) -> None:
-        """Keep it in memory; `in_place` of the page that had its first stream, so that a process that stores for days
-        needs no more than for the newest backup.
-        """
+    def _keep(self, page: StreamPageRef, listed: tuple[StreamBackup, ...]) -> None:
         with self._lock:
-            if in_place and page.first in self._by_first:
-                self._drop(self._by_first[page.first])
-            self._kept[page] = streams
             self._by_first[page.first] = page
-            while len(self._kept) > _KEPT:
-                self._drop(next(iter(self._kept)))
+        super()._keep(page, listed)
 
     def _drop(self, page: StreamPageRef) -> None:
-        del self._kept[page]
+        super()._drop(page)
         self._named_by.pop(page, None)
         if self._by_first.get(page.first) == page:
             del self._by_first[page.first]
@@ -386,8 +303,7 @@ def _are_large(streams: Sequence[StreamBackup]) -> bool:
     """Return whether the entries of the streams are more than a manifest should have. Looks at no more than that."""
     size = 0
     for stream in streams:
-        each = _ROW_BYTES if isinstance(stream.segments, SegmentList) else _PART_BYTES
-        size += _ENTRY_BYTES + each * len(parts_of(stream.segments)) + _PART_BYTES * len(stream.consumers)
+        size += _entry_bytes(stream)
         if size <= UNPAGED_BYTES:  # else it is not needed
             size += len(encode_document(stream.config, stream.name)) - _CONFIG_BYTES
         if size > UNPAGED_BYTES:
@@ -404,9 +320,12 @@ def _pages_of(streams: Sequence[StreamBackup]) -> Iterator[Sequence[StreamBackup
 
 
 def _ends_page(stream: StreamBackup) -> bool:
-    entry = _ENTRY_BYTES + _PART_BYTES * (len(parts_of(stream.segments)) + len(stream.consumers))
-    bits = max(_ZERO_BITS + 1 - (entry // _ENTRY_BYTES).bit_length(), 0)
+    bits = max(ZERO_BITS + 1 - (_entry_bytes(stream) // _ENTRY_BYTES).bit_length(), 0)
     return _end_of_digest(stream.name) % (1 << bits) == 0
+
+
+def _entry_bytes(stream: StreamBackup) -> int:
+    return _ENTRY_BYTES + _PART_BYTES * (len(parts_of(stream.segments)) + len(stream.consumers))
 
 
 @lru_cache(maxsize=1 << 14)  # `follow` asks for the same names every two seconds

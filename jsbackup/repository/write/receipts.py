@@ -6,7 +6,7 @@ existing object is the right one (`segment_writer.py`). A receipt says what was 
 are. It also saves encoding and compressing.
 
     receipts/<lease>-<generation>.json
-        {"format": 1, "required_features": [], "tool", "created", "segments": [as in a manifest, of all streams]}
+        {"format": 1, "required_features": [], "tool", "created", "lists": [of each stream, as in a manifest]}
 
 A run has one receipt, under the id of its lease. It grows by being replaced: the next generation is put, then the one
 before is deleted. It is deleted when a manifest names its segments. After a run that was stopped, the next runs of the
@@ -30,7 +30,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents, decode_document, encode_document
 from jsbackup.repository.layout import ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.pages.stream_json import segment_from_json, segment_to_json
+from jsbackup.repository.pages.segment_pages import list_from_json, list_to_json
 from jsbackup.stores.base import ObjectInfo
 from jsbackup.times import parse_time
 
@@ -143,9 +143,9 @@ class Receipts:
     def _put(self) -> None:
         self._generation += 1
         key = layout.receipt_key(ReceiptKey(self._run, self._generation))
-        segments = [segment_to_json(ref) for refs in self._noted.values() for ref in refs]
+        lists = [list_to_json(refs) for refs in self._noted.values()]
         try:
-            data = _encode(segments, self._created, self._tool, key)
+            data = _encode(lists, self._created, self._tool, key)
             if len(data) > MAX_DOCUMENT_BYTES:  # nothing would read it; the one before stays
                 raise FormatError(f"{key} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
             self._keys.append(key)  # first: the put may be done although it fails
@@ -178,13 +178,13 @@ class Receipts:
             _log.info("receipts are left behind: %s", error.message)
 
 
-def _encode(segments: list[JsonObject], created: str, tool: str, key: str) -> bytes:
+def _encode(lists: list[JsonObject], created: str, tool: str, key: str) -> bytes:
     document: JsonObject = {
         "format": _FORMAT_VERSION,
         "required_features": [],
         "tool": tool,
         "created": created,
-        "segments": segments,
+        "lists": lists,
     }
     return encode_document(document, key)
 
@@ -198,8 +198,6 @@ def _decode(data: bytes, key: str) -> tuple[int, dict[str, list[SegmentRef]]]:
     """
     fields = decode_document(data, key)
     fields.version(_FORMAT_VERSION, frozenset())
-    segments: dict[str, list[SegmentRef]] = {}
-    for one in fields.each("segments"):
-        folder = layout.parse_segment_key(one.text("key")).folder
-        segments.setdefault(folder, []).append(segment_from_json(one, folder))
+    lists = dict(map(list_from_json, fields.each("lists")))
+    segments = {folder: [part for part in parts if isinstance(part, SegmentRef)] for folder, parts in lists.items()}
     return fields.time_ns("created"), segments

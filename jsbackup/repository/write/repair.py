@@ -187,7 +187,7 @@ def read_sound_part(repository: Repository, backup: str) -> Manifest:
     except IntegrityError:
         manifest = repository.manifest(backup, streams=False)
         broken: dict[StreamPageRef, IntegrityError] = {}
-        if [*repository.stream_pages.read(manifest.stream_pages, broken)] or not broken:
+        if [*repository.stream_pages.read_all(manifest.stream_pages, broken)] or not broken:
             raise
         return replace(manifest, unlisted=tuple(UnlistedStreams(page, error) for page, error in broken.items()))
 

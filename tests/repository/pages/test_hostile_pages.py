@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -20,13 +21,13 @@ from jsbackup.errors import FormatError, IntegrityError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, DocumentFields, decode_document, encode_document
-from jsbackup.repository.pages import stream_pages
-from jsbackup.repository.pages.segment_pages import parts_from_rows, rows_of
+from jsbackup.repository.pages import page_store, stream_pages
+from jsbackup.repository.pages.segment_pages import decode_page, list_from_json, list_to_json
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.many_streams import manifest_of, many_streams, pages_in
-from tests.repository.pages.segments import FOLDER, MemoryPages, segment, segments
+from tests.repository.pages.segments import MemoryPages, segment, segments
 
 KEY = layout.manifest_key(FIRST)
 
@@ -53,17 +54,25 @@ def forged(store: MemoryStore, change: Callable[[JsonObject], None]) -> Reposito
     ],
 )
 def test_a_row_of_a_page_whose_totals_are_impossible_is_refused(at: int, value: int) -> None:
-    row = rows_of([MemoryPages().store(0, segments(3))])[0]
-    row[at] = value
+    listed = list_to_json([MemoryPages().store(0, segments(3))])
+    listed["parts"][0][at] = value
     with pytest.raises(FormatError, match="states totals that no page has"):
-        parts_from_rows(DocumentFields({"parts": [row]}, "page"), "parts", FOLDER, "")
+        list_from_json(DocumentFields(listed, "page"))
 
 
 def test_a_row_of_a_segment_with_more_messages_than_sequences_is_refused() -> None:
-    row = rows_of([segment(1)])[0]
-    row[2] = 11
+    listed = list_to_json([segment(1)])
+    listed["parts"][0][2] = 11
     with pytest.raises(FormatError, match="has more messages than sequences"):
-        parts_from_rows(DocumentFields({"parts": [row]}, "page"), "parts", FOLDER, "")
+        list_from_json(DocumentFields(listed, "page"))
+
+
+def test_a_page_of_segments_that_decompresses_to_more_than_such_pages_have_is_not_decompressed() -> None:
+    data = zstandard.ZstdCompressor(level=3).compress(b"x" * (64 << 20))
+    page = replace(MemoryPages().store(0, segments(3)), size=len(data))
+    with peak() as held, pytest.raises(FormatError, match="is not compressed as a page is"):
+        decode_page(data, page)
+    assert held[0] < 1 << 20
 
 
 @cache
@@ -84,7 +93,7 @@ def copy_of(store: MemoryStore) -> MemoryStore:
 @given(st.data())
 def test_a_forged_list_of_pages_can_be_counted_or_is_refused(data: st.DataObject) -> None:
     def change(value: JsonObject) -> None:
-        rows = [row for row in value["streams"][0]["paged"]["parts"] if len(row) == 14]
+        rows = [row for row in value["streams"][0]["segments"]["parts"] if len(row) == 14]
         assert len(rows) > 2
         for row in data.draw(st.lists(st.sampled_from(rows), min_size=1)):
             at = data.draw(st.integers(5, 10))
@@ -137,7 +146,9 @@ def test_a_stream_that_two_pages_list_is_refused_at_the_second(monkeypatch: pyte
 
     def change(value: JsonObject) -> None:
         row = max(value["paged_streams"]["pages"], key=lambda row: row[5])
-        page = zstandard.decompress(store.get(layout.stored_keys(layout.stream_page_key(row[0]), row[0])[0]))
+        page = zstandard.decompress(
+            store.get(layout.stored_keys(layout.page_key(layout.STREAMS_FOLDER, row[0]), row[0])[0])
+        )
         rows = []
         for level in range(1, 20):
             data = zstandard.ZstdCompressor(level=level).compress(page + b" " * level)
@@ -160,7 +171,7 @@ def test_a_stream_that_two_pages_list_is_refused_at_the_second(monkeypatch: pyte
 
 def row_of(store: MemoryStore, data: bytes, like: list[Any], streams: int | None = None) -> list[Any]:
     name = hashlib.sha256(data).hexdigest()
-    store.put(layout.stream_page_key(name), data)
+    store.put(layout.page_key(layout.STREAMS_FOLDER, name), data)
     return [name, "", len(data), "", like[4], streams or like[5], like[6], like[7]]
 
 
@@ -189,7 +200,7 @@ def with_bombs(store: MemoryStore, count: int, raw_bytes: int, streams: int) -> 
 
 def test_a_page_of_several_streams_that_decompresses_to_more_than_such_pages_have_is_not_decompressed() -> None:
     repository = with_bombs(many(), 4, stream_pages.MOST_BYTES, 2)
-    with peak() as held, pytest.raises(FormatError, match="is not compressed as a page of streams is"):
+    with peak() as held, pytest.raises(FormatError, match="is not compressed as a page is"):
         repository.manifest(FIRST)
     assert held[0] < 8 << 20
 
@@ -217,13 +228,13 @@ def test_pages_that_decompress_to_much_are_decompressed_a_few_at_a_time(
             with lock:
                 now -= len(data)
 
-    monkeypatch.setattr(stream_pages, "decode_document", counted)
+    monkeypatch.setattr(page_store, "decode_document", counted)
     with pytest.raises(FormatError):
         repository.manifest(FIRST)
     # In part: all of them are read.
     with pytest.raises(FormatError):
         repository.manifest(FIRST, in_part=True)
-    assert megabytes << 20 <= most <= stream_pages.DECODED_BYTES + (megabytes << 20) + 100
+    assert megabytes << 20 <= most <= page_store.DECODED_BYTES + (megabytes << 20) + 100
 
 
 def test_a_page_of_streams_that_would_be_too_large_is_stored_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +259,9 @@ def test_a_forged_page_of_streams_is_an_error_and_no_crash(data: st.DataObject) 
     def change(value: JsonObject) -> None:
         row = data.draw(st.sampled_from(value["paged_streams"]["pages"]))
         page = json.loads(
-            zstandard.decompress(store.get(layout.stored_keys(layout.stream_page_key(row[0]), row[0])[0]))
+            zstandard.decompress(
+                store.get(layout.stored_keys(layout.page_key(layout.STREAMS_FOLDER, row[0]), row[0])[0])
+            )
         )
         streams = page["streams"]
         at = data.draw(st.integers(0, len(streams) - 1))

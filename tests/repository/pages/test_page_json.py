@@ -8,15 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, IntegrityError, UnsupportedError
+from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import DocumentFields, encode_document
+from jsbackup.repository.document import DocumentFields
 from jsbackup.repository.objects import PageRef, SegmentRef
+from jsbackup.repository.pages.page_store import encode
 from jsbackup.repository.pages.segment_list import Part
-from jsbackup.repository.pages.segment_pages import decode_page, encode_page, page_of, parts_from_rows, rows_of
+from jsbackup.repository.pages.segment_pages import decode_page, encode_page, list_from_json, list_to_json, page_of
 from tests.repository.pages.segments import FOLDER, MemoryPages, segment, segments
 
 
@@ -33,11 +36,10 @@ def test_a_page_of_segments_is_read_as_it_was_written() -> None:
         replace(segment(11), key=layout.segment_key(FOLDER, 11, 20, hidden)),
         replace(segment(21), key=layout.stored_keys(segment(21).key, "12345678" + "0" * 56)[0]),
         replace(segment(31), min_ns=-5, max_ns=-1),
-        replace(segment(41), extra={"later": [1]}),
     ]
     data, page = stored_page([*awkward])
     assert list(decode_page(data, page)) == awkward
-    assert page.segments == 5 and page.messages == 50 and page.dense
+    assert page.segments == 4 and page.messages == 40 and page.dense
 
 
 def test_a_page_of_encrypted_segments_is_read_as_it_was_written() -> None:
@@ -47,11 +49,13 @@ def test_a_page_of_encrypted_segments_is_read_as_it_was_written() -> None:
         for ref in segments(3)
     ]
     data = encode_page(0, refs)
-    page = page_of(0, refs, key=f"{layout.page_key(folder, 'ef' * 32)}.age", name="ef" * 32, size=700, sha256="12" * 32)
+    page = page_of(
+        0, refs, key=layout.page_key(folder, "ef" * 32, suffix=".age"), name="ef" * 32, size=700, sha256="12" * 32
+    )
     assert list(decode_page(data, page)) == refs
     upper = encode_page(1, [page])
     above = page_of(
-        1, [page], key=f"{layout.page_key(folder, '34' * 32)}.age", name="34" * 32, size=700, sha256="56" * 32
+        1, [page], key=layout.page_key(folder, "34" * 32, suffix=".age"), name="34" * 32, size=700, sha256="56" * 32
     )
     assert list(decode_page(upper, above)) == [page]
 
@@ -74,10 +78,22 @@ def test_another_page_than_the_one_that_is_named_is_refused() -> None:
 
 def test_a_later_format_is_not_supported() -> None:
     data, page = stored_page([*segments(2)])
-    value = json.loads(data)
-    del value["sha256"]
+    later, _ = encode({**content(data), "format": 2}, "page")
     with pytest.raises(UnsupportedError, match="format 2"):
-        decode_page(encode_document(value | {"format": 2}, "page"), page)
+        decode_page(later, page)
+
+
+def content(data: bytes) -> JsonObject:
+    value: JsonObject = json.loads(zstandard.decompress(data))
+    del value["sha256"]
+    return value
+
+
+@pytest.mark.parametrize("folder", ["segments/others-1a2b3c4d", "segments/orders-ffffffff"])
+def test_a_page_of_segments_in_another_folder_is_refused(folder: str) -> None:
+    data, page = stored_page([*segments(2)])
+    with pytest.raises(FormatError, match="is not the one that is named"):
+        decode_page(encode({**content(data), "folder": folder}, "page")[0], page)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +106,7 @@ def test_a_later_format_is_not_supported() -> None:
 )
 def test_parts_that_are_not_in_order_are_refused(parts: list[Part]) -> None:
     with pytest.raises(FormatError):
-        parts_from_rows(DocumentFields({"parts": rows_of(parts)}, "page"), "parts", FOLDER, "")
+        list_from_json(DocumentFields(list_to_json(parts), "page"))
 
 
 WRONG: list[Any] = [None, True, -(1 << 70), 1 << 70, 1.5, "x", "../x", "", [], {}, [1], {"a": 1}]
@@ -99,12 +115,13 @@ WRONG: list[Any] = [None, True, -(1 << 70), 1 << 70, 1.5, "x", "../x", "", [], {
 @given(st.data())
 def test_a_damaged_row_is_an_error_and_no_crash(data: st.DataObject) -> None:
     pages = MemoryPages()
-    row = rows_of([data.draw(st.sampled_from([segment(1), pages.store(0, segments(3))]))])[0]
+    listed = list_to_json([data.draw(st.sampled_from([segment(1), pages.store(0, segments(3))]))])
+    row = listed["parts"][0]
     at = data.draw(st.integers(0, len(row) - 1))
     wrong = data.draw(st.sampled_from(WRONG))
     damaged = [*row[:at], wrong, *row[at + 1 :]] if data.draw(st.booleans()) else row[:at]
     try:
-        found = parts_from_rows(DocumentFields({"parts": [damaged]}, "page"), "parts", FOLDER, "")
+        _, found = list_from_json(DocumentFields({**listed, "parts": [damaged]}, "page"))
     except IntegrityError:
         return
     # Empty texts stand for what follows from other values.

@@ -89,7 +89,7 @@ def test_a_paged_manifest_is_as_the_schema_says(scene: Scene) -> None:
     schema = json.loads(files("jsbackup.repository").joinpath("manifest.schema.json").read_text())
     jsonschema.validate(json.loads(data), schema)
     wrong = json.loads(data)
-    wrong["streams"][0]["paged"]["parts"][0][1] = "not a name"
+    wrong["streams"][0]["segments"]["parts"][0][1] = "not a name"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, schema)
 
@@ -275,7 +275,7 @@ def test_a_manifest_that_names_pages_of_another_stream_is_refused() -> None:
     key = layout.manifest_key(FIRST)
     value = dict(decode_document(store.get(key), key).value)
     for folder in ("segments/others-1a2b3c4d", "segments/orders-ffffffff", "backups", "../x"):
-        value["streams"][0]["paged"]["folder"] = folder
+        value["streams"][0]["segments"]["folder"] = folder
         with pytest.raises(IntegrityError):
             decode_manifest(encode_document(value, key), key)
     with pytest.raises(UnsupportedError):

@@ -22,6 +22,7 @@ from jsbackup.repository.document import Documents, encode_document
 from jsbackup.repository.layout import ObjectKind, ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_pages import list_to_json
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write import receipts
@@ -115,8 +116,8 @@ def test_it_is_replaced_as_it_grows_and_never_missing(store: MemoryStore) -> Non
     assert there[0] == [] and all(there[1:])
     assert keys(store) == names[-1:]
     document = json.loads(store.get(names[-1]))
-    assert set(document) == {"format", "required_features", "tool", "created", "segments", "sha256"}
-    assert [one["key"] for one in document["segments"]] == [ref_of(number).key for number in range(4)]
+    assert set(document) == {"format", "required_features", "tool", "created", "lists", "sha256"}
+    assert [row[0] for row in document["lists"][0]["parts"]] == [ref_of(number).first_seq for number in range(4)]
 
 
 @pytest.mark.usefixtures("eager")
@@ -250,12 +251,12 @@ def test_one_cut_or_flipped_anywhere_is_passed_over(store: MemoryStore) -> None:
         {"format": 2},
         {"required_features": ["more"]},
         {"created": "yesterday"},
-        {"segments": 7},
-        {"segments": [7]},
-        {"segments": [{}]},
-        {"segments": [{"key": "segments/../jsbackup.json"}]},
-        {"segments": [{"key": "x" * 100_000}]},
-        {"segments": [{"key": ref_of(1).key, "first_seq": 2**70}]},
+        {"lists": 7},
+        {"lists": [7]},
+        {"lists": [{}]},
+        {"lists": [list_to_json([ref_of(1)]) | {"folder": "segments/../jsbackup.json"}]},
+        {"lists": [list_to_json([ref_of(1)]) | {"folder": "x" * 100_000}]},
+        {"lists": [list_to_json([ref_of(1)]) | {"parts": [[2**70] * 13]}]},
     ],
     ids=str,
 )
