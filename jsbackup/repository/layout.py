@@ -94,6 +94,7 @@ __all__ = [
     "is_backup_id",
     "is_damage_record",
     "is_hidden_folder",
+    "is_stream_folder",
     "kind_of",
     "lease_key",
     "lease_prefix",
@@ -170,16 +171,20 @@ def begun_ns(backup: str) -> int:
     """Return the Unix time at which a backup began, as its id says, in nanoseconds. Raises FormatError for a text that
     is not an id.
     """
-    if not is_backup_id(backup):
-        raise FormatError(f"not the id of a backup: {backup[:40]!r}")
     try:
-        return int(datetime.strptime(backup[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()) * 1_000_000_000
+        return int(datetime.strptime(_checked_id(backup)[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()) * 10**9
     except ValueError as error:
-        raise FormatError(f"not the id of a backup: {backup[:40]!r}") from error
+        raise FormatError(f"not a backup id: {backup[:80]!r}") from error
 
 
 def is_backup_id(text: str) -> bool:
     return _BACKUP_ID.fullmatch(text) is not None
+
+
+def _checked_id(backup: str) -> str:
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return backup
 
 
 def resolve_backup(text: str, backups: Iterable[str]) -> str:
@@ -314,9 +319,7 @@ class ReceiptKey:
 
 def manifest_key(backup: str) -> str:
     """Return a manifest's key. Raises `FormatError` for an invalid backup id."""
-    if not is_backup_id(backup):
-        raise FormatError(f"not a backup id: {backup[:80]!r}")
-    return f"{BACKUPS}{backup}.json"
+    return f"{BACKUPS}{_checked_id(backup)}.json"
 
 
 def backup_id_of(key: str) -> str | None:
@@ -337,9 +340,7 @@ def catalog_generation_of(key: str) -> int | None:
 
 def witness_key(backup: str) -> str:
     """Return a witness's key. Raises `FormatError` for an invalid backup id."""
-    if not is_backup_id(backup):
-        raise FormatError(f"not a backup id: {backup[:80]!r}")
-    return f"{CATALOGS}{backup}{_COMMITTED}"
+    return f"{CATALOGS}{_checked_id(backup)}{_COMMITTED}"
 
 
 def witnessed_backup_of(key: str) -> str | None:
@@ -370,9 +371,7 @@ def parse_lease_key(key: str) -> LeaseKey | None:
 
 def hold_key(backup: str) -> str:
     """Return a hold's key. Raises `FormatError` for an invalid backup id."""
-    if not is_backup_id(backup):
-        raise FormatError(f"not a backup id: {backup[:80]!r}")
-    return f"{HOLDS}{backup}.json"
+    return f"{HOLDS}{_checked_id(backup)}.json"
 
 
 def held_backup_of(key: str) -> str | None:
@@ -527,6 +526,14 @@ def parse_stream_folder(folder: str) -> StreamFolder:
     if match is None:
         raise FormatError(f"not a stream's folder: {folder[:300]!r}")
     return StreamFolder(decode_name(match[1]), match[2])
+
+
+def is_stream_folder(folder: str) -> bool:
+    try:
+        parse_stream_folder(folder)
+    except FormatError:
+        return False
+    return True
 
 
 def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, digits: str = "", suffix: str = "") -> str:

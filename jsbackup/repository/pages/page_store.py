@@ -23,7 +23,17 @@ from jsbackup.repository.document import INT64_MAX, DocumentFields, Documents, d
 from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.objects import Objects, PageRef, StreamPageRef
 
-__all__ = ["DECODED_BYTES", "DIGITS", "HEX256", "ZERO_BITS", "PageRow", "PageStore", "encode", "opened"]
+__all__ = [
+    "DECODED_BYTES",
+    "DIGITS",
+    "HEX256",
+    "ZERO_BITS",
+    "PageRow",
+    "PageStore",
+    "encode",
+    "opened",
+    "suffix_from_json",
+]
 
 _FORMAT_VERSION = 1
 _LEVEL = 9
@@ -70,6 +80,14 @@ class PageRow:
         if not isinstance(value, str) or not form.fullmatch(value):
             self.wrong(f"has no valid text in place {at}")
         return value
+
+
+def suffix_from_json(fields: DocumentFields) -> str:
+    """Return what ends the keys of the listed objects. Raises FormatError."""
+    suffix = fields.text("suffix")
+    if suffix not in ("", layout.SEALED_SUFFIX):
+        fields.wrong("suffix", "that of an object")
+    return suffix
 
 
 def encode(content: JsonObject, what: str) -> tuple[bytes, int]:

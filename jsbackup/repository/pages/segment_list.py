@@ -79,7 +79,7 @@ class SegmentList(Sequence[SegmentRef]):
         return self._count
 
     def __iter__(self) -> Iterator[SegmentRef]:
-        return self._segments(self.parts)
+        return self._from(self.parts, 0)
 
     def __reversed__(self) -> Iterator[SegmentRef]:
         return self._reversed(self.parts)
@@ -106,7 +106,7 @@ class SegmentList(Sequence[SegmentRef]):
             return NotImplemented
         if isinstance(other, SegmentList) and other.parts == self.parts:
             return True
-        return len(other) == len(self) and all(one == two for one, two in zip(self, other, strict=True))
+        return len(other) == len(self) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -145,13 +145,6 @@ class SegmentList(Sequence[SegmentRef]):
         Raises only KeyUnavailable.
         """
         return self._walk(self.parts)
-
-    def _segments(self, parts: Iterable[Part]) -> Iterator[SegmentRef]:
-        for part in parts:
-            if isinstance(part, SegmentRef):
-                yield part
-            else:
-                yield from self._segments(self.read(part))
 
     def _reversed(self, parts: Sequence[Part]) -> Iterator[SegmentRef]:
         for part in reversed(parts):

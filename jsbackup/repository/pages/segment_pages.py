@@ -17,7 +17,16 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, DocumentFields, Documents
 from jsbackup.repository.objects import Objects, PageRef, SegmentRef, folder_of
-from jsbackup.repository.pages.page_store import DIGITS, HEX256, ZERO_BITS, PageRow, PageStore, encode, opened
+from jsbackup.repository.pages.page_store import (
+    DIGITS,
+    HEX256,
+    ZERO_BITS,
+    PageRow,
+    PageStore,
+    encode,
+    opened,
+    suffix_from_json,
+)
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, total_of
 
 __all__ = [
@@ -95,9 +104,10 @@ def list_from_json(fields: DocumentFields) -> tuple[str, tuple[Part, ...]]:
 
     Raises FormatError unless they are in order and none is of a higher level than the one before.
     """
-    folder, suffix = fields.text("folder"), fields.text("suffix")
-    where = f"{fields.where}: parts"
+    folder, suffix, where = fields.text("folder"), suffix_from_json(fields), f"{fields.where}: parts"
     rows = [PageRow(row, f"{where}[{at}]") for at, row in enumerate(fields.array("parts"))]
+    if rows and not layout.is_stream_folder(folder):
+        fields.wrong("folder", "that of a stream")
     parts = tuple((_page if len(row.values) == _PAGE_VALUES else _segment)(row, folder, suffix) for row in rows)
     for before, after in pairwise(parts):
         if after.first_seq <= before.last_seq or _level_of(after) > _level_of(before):

@@ -31,7 +31,16 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, Documents, encode_document
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.objects import Objects, StreamPageRef
-from jsbackup.repository.pages.page_store import DIGITS, HEX256, ZERO_BITS, PageRow, PageStore, encode, opened
+from jsbackup.repository.pages.page_store import (
+    DIGITS,
+    HEX256,
+    ZERO_BITS,
+    PageRow,
+    PageStore,
+    encode,
+    opened,
+    suffix_from_json,
+)
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.pages.segment_pages import SegmentPages
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json
@@ -78,7 +87,7 @@ def _row_of(page: StreamPageRef) -> list[Any]:
 
 def stream_pages_from_json(fields: DocumentFields) -> tuple[StreamPageRef, ...]:
     """Decode the list of pages. Raises FormatError."""
-    suffix, where = fields.text("suffix"), f"{fields.where}: pages"
+    suffix, where = suffix_from_json(fields), f"{fields.where}: pages"
     rows = [PageRow(row, f"{where}[{at}]") for at, row in enumerate(fields.array("pages"))]
     pages = tuple(_page_from(row, suffix) for row in rows)
     if len({page.name for page in pages}) != len(pages):

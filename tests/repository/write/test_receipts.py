@@ -124,7 +124,7 @@ def test_it_is_replaced_as_it_grows_and_never_missing(store: MemoryStore) -> Non
 def test_one_that_nothing_would_read_is_not_put_and_the_one_before_stays(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receipts, "MAX_DOCUMENT_BYTES", 2000)
+    monkeypatch.setattr(receipts, "MAX_DOCUMENT_BYTES", 1500)
     a_run(store, RUN, [ref_of(number) for number in range(6)])
     (found,) = the_next(store).candidates(FOLDER, None)
     assert 1 <= len(found) < 6
@@ -214,7 +214,7 @@ def test_one_that_is_damaged_is_passed_over_for_the_one_before_it(
     a_run(store, RUN, [ref_of(1), ref_of(2)])
     a_run(store, "22" * 8, [ref_of(3)], LATER)
     newest = layout.receipt_key(ReceiptKey(RUN, 2))
-    before = encode_document({**_document(store, newest), "segments": []}, "t")
+    before = encode_document({**_document(store, newest), "lists": []}, "t")
     store.put(layout.receipt_key(ReceiptKey(RUN, 1)), before)
     put_instead(store, newest, DAMAGES[damage](store.get(newest)))
     with caplog.at_level(logging.WARNING):
