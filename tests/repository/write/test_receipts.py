@@ -128,7 +128,7 @@ def test_one_that_nothing_would_read_is_not_put_and_the_one_before_stays(
     a_run(store, RUN, [ref_of(number) for number in range(6)])
     (found,) = the_next(store).candidates(FOLDER, None)
     assert 1 <= len(found) < 6
-    assert "more than 2000" in caplog.text
+    assert "more than 1500" in caplog.text
 
 
 @pytest.mark.usefixtures("eager")
