@@ -75,7 +75,8 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, ends_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.repository.write.segment_writer import Cuts, SegmentWriter, extent_of, stored_segments
+from jsbackup.repository.write.segment_cuts import Cuts, extent_of
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments
 from jsbackup.times import format_time
 
 __all__ = ["Followed"]

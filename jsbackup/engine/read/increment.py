@@ -11,7 +11,7 @@ from the server (`join.py` does that and proves it). The plan relies on this:
   synced its disk, a stream restored from an older backup (which may keep its creation time). Such a stream lost
   everything after some point. So the last kept segment, the *anchor*, is read again, together with everything after it,
   and must have the stored digest: then nothing before it was lost and replaced. Short segments before it that will be
-  joined with new messages (`repository/write/segment_writer.py`) are read again too. A segment that has lost messages
+  joined with new messages (`repository/write/segment_cuts.py`) are read again too. A segment that has lost messages
   is read again from the server and stored in its present state.
 - A stream with the same sequences, bytes and ends (times to the nanosecond) as in the previous backup has not changed:
   nothing is read.
@@ -38,7 +38,7 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ReadAs, Reading, SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
-from jsbackup.repository.write.segment_writer import Cuts, SegmentExtent, extent_of
+from jsbackup.repository.write.segment_cuts import Cuts, SegmentExtent, extent_of
 from jsbackup.transforms.removal import removes_messages
 
 __all__ = [

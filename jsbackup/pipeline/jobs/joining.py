@@ -1,6 +1,6 @@
 """Join short segments that lie beside each other.
 
-Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/segment_writer.py`):
+Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/segment_cuts.py`):
 a stream that grows a little each time, or loses scattered messages, gets many short ones. Where they are stored again
 anyway, runs of them, each shorter than half a segment, are joined to segments of the repository's size.
 

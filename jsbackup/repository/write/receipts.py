@@ -30,6 +30,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents, decode_document, encode_document
 from jsbackup.repository.layout import ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import folder_of
 from jsbackup.repository.pages.segment_pages import list_from_json, list_to_json
 from jsbackup.stores.base import ObjectInfo
 from jsbackup.times import parse_time
@@ -130,7 +131,7 @@ class Receipts:
     def note(self, ref: SegmentRef) -> None:
         """Note that a segment is in the store. Puts a receipt when one is due; a failed put is not an error."""
         with self._lock:
-            refs = self._noted.setdefault(layout.parse_segment_key(ref.key).folder, [])
+            refs = self._noted.setdefault(folder_of(ref), [])
             start = bisect_left(refs, ref.first_seq, key=lambda one: one.last_seq)
             stop = bisect_right(refs, ref.last_seq, key=lambda one: one.first_seq)
             refs[start:stop] = [ref]  # replaces those of an earlier attempt

@@ -22,7 +22,7 @@ from jsbackup.formats.digest import StreamDigest, digest_of_missing
 from jsbackup.model import SequencePair, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup
-from jsbackup.repository.write.segment_writer import Cuts
+from jsbackup.repository.write.segment_cuts import Cuts
 
 CREATED = "2026-11-21T01:45:00Z"
 V1, V2 = (2, 12), (2, 15)

@@ -17,7 +17,7 @@ from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, 
 from jsbackup.repository.objects import SegmentRef
 from jsbackup.repository.pages.segment_list import SegmentList, split_at
 from jsbackup.repository.pages.segment_pages import arrange
-from jsbackup.repository.write.segment_writer import Cuts
+from jsbackup.repository.write.segment_cuts import Cuts
 from tests.harness.backups import CREATED, INCARNATION
 from tests.harness.small_pages import make_pages_small
 from tests.repository.pages.segments import MemoryPages, segment, segments

@@ -18,14 +18,8 @@ from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects, PlainSealing
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import messages_to_remove
-from jsbackup.repository.write.segment_writer import (
-    GROWTH,
-    Cuts,
-    SegmentExtent,
-    SegmentWriter,
-    stored_segments,
-    untouched,
-)
+from jsbackup.repository.write.segment_cuts import GROWTH, Cuts, SegmentExtent
+from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of
