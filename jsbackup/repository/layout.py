@@ -75,7 +75,6 @@ __all__ = [
     "ObjectKind",
     "ReceiptKey",
     "SegmentKey",
-    "StreamFolder",
     "backup_id",
     "backup_id_of",
     "begun_by",
@@ -108,7 +107,6 @@ __all__ = [
     "parse_receipt_key",
     "parse_removed_reader_key",
     "parse_segment_key",
-    "parse_stream_folder",
     "pending_key",
     "probe_key",
     "reader_key",
@@ -480,14 +478,6 @@ _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFolder:
-    """The parts of a stream's folder. `name` is None if it was too long to be spelled out."""
-
-    name: str | None
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentKey:
     """The parts of a segment's key; `digits` are those of the stored bytes."""
 
@@ -520,17 +510,13 @@ def is_hidden_folder(folder: str) -> bool:
     return _HIDDEN.fullmatch(folder) is not None
 
 
-def parse_stream_folder(folder: str) -> StreamFolder:
-    """Parse what `stream_folder` returns. Raises `FormatError` for anything else."""
+def is_stream_folder(folder: str) -> bool:
+    """Return whether `stream_folder` returns this for any stream."""
     match = re.fullmatch(_FOLDER, folder)
     if match is None:
-        raise FormatError(f"not a stream's folder: {folder[:300]!r}")
-    return StreamFolder(decode_name(match[1]), match[2])
-
-
-def is_stream_folder(folder: str) -> bool:
+        return False
     try:
-        parse_stream_folder(folder)
+        decode_name(match[1])
     except FormatError:
         return False
     return True
@@ -570,14 +556,18 @@ def stored_digits(key: str) -> str:
 
 def parse_segment_key(key: str) -> SegmentKey:
     """Parse a segment's key. Raises `FormatError` for anything else."""
+    parts = _segment_parts(key)
+    if parts is None:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    return parts
+
+
+def _segment_parts(key: str) -> SegmentKey | None:
     match = _SEGMENT.fullmatch(key)
-    if match is None:
-        raise FormatError(f"not a segment's key: {key[:300]!r}")
-    folder, _, _, first, last, digest, digits = match.groups()
-    parse_stream_folder(folder)
-    if not 1 <= int(first) <= int(last) <= _MAX_SEQUENCE:
-        raise FormatError(f"not a segment's key: {key[:300]!r}")
-    return SegmentKey(folder, int(first), int(last), digest, digits)
+    if match is None or not is_stream_folder(match[1]):
+        return None
+    parts = SegmentKey(match[1], int(match[4]), int(match[5]), match[6], match[7])
+    return parts if 1 <= parts.first_seq <= parts.last_seq <= _MAX_SEQUENCE else None
 
 
 def pending_key(folder: str, name: str, suffix: str = "") -> str:
@@ -662,7 +652,7 @@ _KINDS = tuple(
         (_REMOVED_READER.pattern, ObjectKind.REMOVED_READER),
     )
 )
-_IN_FOLDERS = (ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE)
+_IN_FOLDERS = (ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE)
 
 
 def is_damage_record(key: str) -> bool:
@@ -672,9 +662,8 @@ def is_damage_record(key: str) -> bool:
 def kind_of(key: str) -> ObjectKind:
     """Return the kind of an object. Foreign ones are never read, counted or deleted."""
     kind = next((kind for form, kind in _KINDS if form.fullmatch(key)), ObjectKind.FOREIGN)
-    if kind in _IN_FOLDERS:
-        try:
-            parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(folder_of(key))
-        except FormatError:
-            return ObjectKind.FOREIGN
+    if kind is ObjectKind.SEGMENT and _segment_parts(key) is None:
+        return ObjectKind.FOREIGN
+    if kind in _IN_FOLDERS and not is_stream_folder(folder_of(key)):
+        return ObjectKind.FOREIGN
     return kind
