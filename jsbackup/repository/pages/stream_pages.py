@@ -176,7 +176,8 @@ UNPAGED_BYTES = 40 << 10
 # About the size of an entry without segments and consumers, of the configuration in it, and of each of them.
 _ENTRY_BYTES = 1024
 _CONFIG_BYTES = 512
-_PART_BYTES = 512
+_PART_BYTES = 512  # as it counts where pages end
+_ROW_BYTES = 320  # of a part of the list of segments
 
 _THREADS = 16
 # After so many backups of a process, it looks which of the pages that it knows are there.
@@ -312,7 +313,7 @@ def _are_large(streams: Sequence[StreamBackup]) -> bool:
     """Return whether the entries of the streams are more than a manifest should have. Looks at no more than that."""
     size = 0
     for stream in streams:
-        size += _entry_bytes(stream)
+        size += _ENTRY_BYTES + _ROW_BYTES * len(parts_of(stream.segments)) + _PART_BYTES * len(stream.consumers)
         if size <= UNPAGED_BYTES:  # else it is not needed
             size += len(encode_document(stream.config, stream.name)) - _CONFIG_BYTES
         if size > UNPAGED_BYTES:
@@ -329,12 +330,9 @@ def _pages_of(streams: Sequence[StreamBackup]) -> Iterator[Sequence[StreamBackup
 
 
 def _ends_page(stream: StreamBackup) -> bool:
-    bits = max(ZERO_BITS + 1 - (_entry_bytes(stream) // _ENTRY_BYTES).bit_length(), 0)
+    entry = _ENTRY_BYTES + _PART_BYTES * (len(parts_of(stream.segments)) + len(stream.consumers))
+    bits = max(ZERO_BITS + 1 - (entry // _ENTRY_BYTES).bit_length(), 0)
     return _end_of_digest(stream.name) % (1 << bits) == 0
-
-
-def _entry_bytes(stream: StreamBackup) -> int:
-    return _ENTRY_BYTES + _PART_BYTES * (len(parts_of(stream.segments)) + len(stream.consumers))
 
 
 @lru_cache(maxsize=1 << 14)  # `follow` asks for the same names every two seconds
