@@ -44,7 +44,8 @@ __all__ = [
 ]
 
 
-# Only a manifest without pages grows with the messages, by 525 to 541 bytes a segment: this is one of some 11 TiB.
+# Only the manifest of an import grows with its streams, which are in no pages: by about 300 bytes for each of up to 64
+# segments of a stream.
 MAX_DOCUMENT_BYTES = 192 << 20
 INT64_MAX = (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
