@@ -53,7 +53,7 @@ __all__ = ["GROWTH", "Cuts", "SegmentExtent", "extent_of"]
 # times, at 8 1.9 and 2.7 times, with a third more segments.
 GROWTH = 4
 
-# What a segment's entry in a manifest counts: a little more than its size.
+# What a segment's row in a manifest counts; it has about 300 bytes now.
 _ENTRY_BYTES = 512
 # The smallest grain, and the smallest piece at a front, as fractions of a segment: 256 KiB and 16 KiB.
 _MIN_GRAIN = 128
