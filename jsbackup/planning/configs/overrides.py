@@ -8,7 +8,7 @@ Durations are nanoseconds, or numbers with a unit (`7d`).
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -24,7 +24,6 @@ __all__ = [
     "FIELDS",
     "OURS",
     "Shape",
-    "about_unit",
     "against_overrides",
     "against_subjects",
     "check_override",
@@ -258,18 +257,13 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
     yield Finding(action.entry.name, Rule.SUBJECTS_AIMLESS, reason, f"{hint} {MAY_MISS}")
 
 
-def against_overrides(action: Action, options: RestoreOptions) -> Iterator[Finding]:
+def against_overrides(action: Action) -> Iterator[Finding]:
     """Refuse changes that contradict other fields, or the existing messages."""
     name, config, captured = action.entry.name, action.config, action.entry.captured
     changed = {change.field for change in action.changes}
-    max_age, window = config.get("max_age") or 0, config.get("duplicate_window") or 0
-    if changed & {"max_age", "duplicate_window"} and 0 < max_age < window:
+    if "mirror_direct" in changed and config.get("mirror_direct") and not config.get("mirror"):
         yield Finding(
-            name,
-            Rule.DUPLICATE_WINDOW,
-            f"would have a duplicate_window of {window / _SECOND_NS:g} s, longer than its max_age of "
-            f"{max_age / _SECOND_NS:g} s",
-            _about_window(action, max_age, window, changed=changed, unitless=options.unitless),
+            name, Rule.SERVER_REFUSES, "would have mirror_direct, and is no mirror", "Leave mirror_direct out."
         )
     for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
         most = config.get(field) or -1
@@ -285,30 +279,3 @@ def trims(name: str, field: str, left: int, held: int, *, noun: str = "messages"
         f"would keep {left} of its {held} {noun}, and so cannot be proved",
         f"Restore it with a larger {field}, and lower that afterwards.",
     )
-
-
-def about_unit(field: str, value_ns: int, unitless: Container[str]) -> str:
-    """Return a sentence that asks whether the unit of a duration is the one that was meant; "" if one was typed."""
-    if field not in unitless:
-        return ""
-    seconds = f"{value_ns / _SECOND_NS:g} s"
-    return (
-        f"A {field} without a unit is in nanoseconds, and {value_ns} are {seconds}; write for example --set {field}=7d."
-    )
-
-
-def _about_window(
-    action: Action, max_age: int, window: int, *, changed: Container[str], unitless: Container[str]
-) -> str:
-    """Return the hint on a `duplicate_window` that is longer than `max_age`. Nothing is to be set for a `max_age` that
-    is not meant, least of all for one that removes messages.
-    """
-    if "max_age" not in changed:
-        unit = about_unit("duplicate_window", window, unitless)
-        return f"{unit} At most it is --set duplicate_window={max_age}.".lstrip()
-    unit = about_unit("max_age", max_age, unitless)
-    if action.expiring.most:
-        return unit or "Restore it with a larger max_age."
-    if not unit:
-        return f"Add --set duplicate_window={max_age}."
-    return f"{unit} If {max_age / _SECOND_NS:g} s are meant, add --set duplicate_window={max_age}."
