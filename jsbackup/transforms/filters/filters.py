@@ -43,9 +43,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.formats import kernels
-from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import MessageBatch
 from jsbackup.transforms.filters.subject_rules import parse_patterns, subject_rows
 
@@ -197,7 +196,7 @@ class Filters:
     @property
     def words(self) -> list[str]:
         """The options as typed."""
-        return [f"{option_of(name)} {text}" for name, texts in self.to_json().items() for text in texts]
+        return [f"{option_of(field.name)} {rule}" for field in fields(self) for rule in getattr(self, field.name)]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -231,25 +230,6 @@ class Filters:
             return kept
         left = pc.invert(subject_rows(column, self.exclude_subject))
         return left if kept is None else pc.and_(kept, left)
-
-    def to_json(self) -> dict[str, list[str]]:
-        """Encode the options as typed; only those that are given."""
-        given = {field.name: [str(rule) for rule in getattr(self, field.name)] for field in fields(self)}
-        return {name: texts for name, texts in given.items() if texts}
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> Filters:
-        """Decode the result of `to_json`. Raises FormatError."""
-        names = {field.name for field in fields(cls)}
-        if not isinstance(value, dict) or value.keys() - names:
-            raise FormatError("filters: not the fields that they have")
-        for name, texts in value.items():
-            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise FormatError(f"filters: {name} is damaged")
-        try:
-            return cls.parse(value)
-        except UsageError as error:
-            raise FormatError(f"filters: {error.message}") from error
 
 
 def _judge(
