@@ -19,14 +19,14 @@ from typing import Any
 from jsbackup.errors import FormatError
 from jsbackup.formats.json_text import decode_text, find_spans, splice
 from jsbackup.strict_json import read_json
-from jsbackup.transforms.json_path import JsonPath
+from jsbackup.transforms.json_path import Step, parse_path
 
 __all__ = ["META_SUBJECTS", "MOST_REPEATED", "chunks_of", "digest_of", "rename_in_meta", "with_zeros"]
 
 META_SUBJECTS = "$O.*.M.>"  # subjects of metadata
-_PATHS = (JsonPath.parse("$.bucket"), JsonPath.parse("$.options.link.bucket"))
+_PATHS = (parse_path("$.bucket"), parse_path("$.options.link.bucket"))
 
-_CONTENT = (JsonPath.parse("$.nuid"), JsonPath.parse("$.size"), JsonPath.parse("$.digest"))
+_CONTENT = (parse_path("$.nuid"), parse_path("$.size"), parse_path("$.digest"))
 _SHA256 = "sha-256="  # some clients have written it in lower case
 _LONGEST = 4096  # characters of a value that is looked at
 _STEP = 16 << 20
@@ -39,7 +39,7 @@ def rename_in_meta(payload: bytes, rename: Callable[[str], str]) -> bytes:
     try:
         text = decode_text(payload)
         for path in _PATHS:
-            spans = find_spans(text, path.steps)
+            spans = find_spans(text, path)
             values = [text[start:stop] for start, stop in spans]
             text = splice(text, spans, [_renamed(value, rename) for value in values])
         return text.encode()
@@ -62,14 +62,14 @@ def with_zeros(payload: bytes, are_zeros: Callable[[str], bool]) -> bytes:
         if not 0 < size <= MOST_REPEATED or digest[: len(_SHA256)].lower() != _SHA256 or not are_zeros(nuid):
             return payload
         zeros = digest_of(b"\0", size)
-        return splice(text, find_spans(text, _CONTENT[-1].steps), [json.dumps(digest[: len(_SHA256)] + zeros)]).encode()
+        return splice(text, find_spans(text, _CONTENT[-1]), [json.dumps(digest[: len(_SHA256)] + zeros)]).encode()
     except FormatError:
         return payload
 
 
-def _only(text: str, path: JsonPath) -> Any:
+def _only(text: str, path: tuple[Step, ...]) -> Any:
     """Return the value of a path, None unless there is exactly one."""
-    spans = find_spans(text, path.steps)
+    spans = find_spans(text, path)
     short = len(spans) == 1 and spans[0][1] - spans[0][0] < _LONGEST
     return read_json(text[slice(*spans[0])], "a description") if short else None
 

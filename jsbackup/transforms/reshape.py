@@ -252,7 +252,7 @@ def _with_zeroed_objects(
     """Return the batch with the digests of objects whose chunks become zeros."""
     from jsbackup.transforms.object_meta import chunks_of, with_zeros
 
-    zeroing = [matcher(mask.subjects) for mask in masks.masks if mask.action is MaskAction.ZERO]
+    zeroing = [matcher(mask.subjects) for mask in masks.masks if mask.rule.action is MaskAction.ZERO]
     rows = _indices(descriptions) if zeroing else []
     if not rows:
         return batch

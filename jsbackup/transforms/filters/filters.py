@@ -37,7 +37,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,10 +45,10 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import UsageError
 from jsbackup.formats import kernels
-from jsbackup.transforms.batches import MessageBatch
-from jsbackup.transforms.filters.subject_rules import parse_patterns, subject_rows
+from jsbackup.transforms.batches import MessageBatch, matching_subjects
+from jsbackup.transforms.subjects import check_pattern, is_literal
 
-__all__ = ["Filters", "HeaderRule", "PayloadRule", "as_text"]
+__all__ = ["Filters", "HeaderRule", "PayloadRule", "as_text", "subject_rows"]
 
 _QUOTED = re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL)
 _ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
@@ -149,7 +149,31 @@ def _literally(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
 
 
-R = TypeVar("R", HeaderRule, PayloadRule)
+# --- subjects ---
+#
+# Subjects are those in the backup, before any is mapped.
+
+
+def subject_rows(column: pa.Array, patterns: tuple[str, ...]) -> pa.BooleanArray:
+    """Return for each subject of a column whether any of the patterns, at least one, matches it."""
+    raw = column.view(pa.binary())
+    literals, wide = _sorted(patterns)
+    masks = [matching_subjects(column, wide)] if wide else []
+    if len(literals) == 1:
+        masks.append(pc.equal(raw, literals[0]))
+    elif len(literals):
+        masks.append(pc.is_in(raw, value_set=literals))
+    return reduce(pc.or_, masks)
+
+
+@lru_cache(maxsize=64)
+def _sorted(patterns: tuple[str, ...]) -> tuple[pa.Array, list[str]]:
+    """Return the literal subjects, and the patterns with wildcards."""
+    literals = pc.binary_array([one.encode() for one in patterns if is_literal(one)])
+    return literals, [one for one in patterns if not is_literal(one)]
+
+
+R = TypeVar("R", str, HeaderRule, PayloadRule)
 
 
 def option_of(name: str) -> str:
@@ -174,8 +198,8 @@ class Filters:
             return tuple(parse(option_of(name), text) for text in typed.get(name, ()))
 
         return cls(
-            parse_patterns("--subject", typed.get("subject", ())),
-            parse_patterns("--exclude-subject", typed.get("exclude_subject", ())),
+            rules("subject", check_pattern),
+            rules("exclude_subject", check_pattern),
             rules("header", HeaderRule.parse),
             rules("payload_match", PayloadRule.parse),
         )
