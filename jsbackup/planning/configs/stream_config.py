@@ -10,7 +10,7 @@ from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
 from jsbackup.names import is_pattern
 from jsbackup.planning.configs.features import V2_SINCE, Lacking, lacking_for_consumer, lacking_for_stream, version_text
-from jsbackup.planning.configs.overrides import FIELDS, Shape, has_shape, overriding, shape_of
+from jsbackup.planning.configs.overrides import FIELDS, Shape, has_shape, overriding
 from jsbackup.planning.model import Action, ConfigChange, RestoreOptions, SendAs, Target
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule
@@ -112,7 +112,6 @@ def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
     return text[0].upper() + text[1:]
 
 
-_STREAM: Mapping[str, Shape] = {field: shape_of(field, kind) for field, kind in FIELDS.items()}
 _CONSUMER: Mapping[str, Shape] = {
     **dict.fromkeys(("name", "durable_name", "ack_policy", "deliver_policy", "deliver_subject", "filter_subject"), str),
     **dict.fromkeys(("inactive_threshold", "max_ack_pending", "num_replicas", "opt_start_seq"), int),
@@ -286,7 +285,7 @@ def _under_another_name(origin: JsonObject) -> JsonObject:
 
 def check_configs(entry: StreamBackup) -> None:
     """Check the fields of a stream and its consumers that decisions depend on. Raises FormatError."""
-    _check_shapes(f"stream {entry.name}", entry.config, _STREAM)
+    _check_shapes(f"stream {entry.name}", entry.config, FIELDS)
     for consumer in entry.consumers:
         _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config, _CONSUMER)
 
