@@ -178,9 +178,9 @@ def _options(fields: DocumentFields) -> RestoreOptions:
 
 def _decided(plan: RestorePlan, target: Target) -> JsonObject:
     removed = {
-        action.name: {"created": there.created, "last_seq": there.state.last_seq}
+        action.name: {"created": stream.created, "last_seq": stream.state.last_seq}
         for action in plan.actions
-        if (there := target.streams.get(action.name)) is not None
+        if (stream := target.streams.get(action.name)) is not None
     }
     return {
         "target": {

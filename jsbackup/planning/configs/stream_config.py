@@ -67,7 +67,9 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
         reason = f"storage is file: {version_text(target.version)} cannot restore a stream kept in memory"
         warnings = (*reshaped.warnings, Finding(entry.name, Rule.ADAPTED, reason))
         reshaped = replace(reshaped, config={**reshaped.config, "storage": "file"}, warnings=warnings)
-    left_out = [one for one in lacking_for_stream(reshaped.config, target.version) if _can_go(one, entry, options)]
+    left_out = [
+        lacking for lacking in lacking_for_stream(reshaped.config, target.version) if _can_go(lacking, entry, options)
+    ]
     if not left_out:
         return reshaped
     fields = {lacking.field for lacking in left_out}

@@ -141,8 +141,8 @@ def _in_any_case(character: str) -> str:
     # Turkish i and others have variants of two characters, which fold to nothing else.
     variants = {character, character.lower(), character.upper(), character.title(), _FOLDED.get(character.lower(), "")}
     variants |= {letter for letter, other in _FOLDED.items() if other == character}
-    variants |= {one.upper() for one in variants} | {one.lower() for one in variants}
-    return f"(?:{'|'.join(_literally(one) for one in sorted(variants) if len(one) == 1)})"
+    variants |= {text.upper() for text in variants} | {text.lower() for text in variants}
+    return f"(?:{'|'.join(_literally(text) for text in sorted(variants) if len(text) == 1)})"
 
 
 def _literally(text: str) -> str:
@@ -169,8 +169,8 @@ def subject_rows(column: pa.Array, patterns: tuple[str, ...]) -> pa.BooleanArray
 @lru_cache(maxsize=64)
 def _sorted(patterns: tuple[str, ...]) -> tuple[pa.Array, list[str]]:
     """Return the literal subjects, and the patterns with wildcards."""
-    literals = pc.binary_array([one.encode() for one in patterns if is_literal(one)])
-    return literals, [one for one in patterns if not is_literal(one)]
+    literals = pc.binary_array([pattern.encode() for pattern in patterns if is_literal(pattern)])
+    return literals, [pattern for pattern in patterns if not is_literal(pattern)]
 
 
 R = TypeVar("R", str, HeaderRule, PayloadRule)

@@ -104,11 +104,11 @@ _KEPT = {
 def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
     """Return the block of a message."""
     try:
-        found = [(name, block[start:stop]) for name, start, stop in fields(block)]
+        named = [(name, block[start:stop]) for name, start, stop in fields(block)]
     except FormatError:
         return _EMPTY
-    found.sort(key=lambda one: one[0])
-    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in found]
+    named.sort(key=lambda pair: pair[0])
+    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in named]
     return b"".join([b"NATS/1.0\r\n", *lines, b"\r\n"])
 
 
@@ -163,7 +163,7 @@ def _counters(value: bytes, names: ObfuscatedNames) -> bytes:
         sources = read_json(value, "a counter")
     except FormatError:
         sources = None
-    if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
+    if not isinstance(sources, dict) or not all(isinstance(counts, dict) for counts in sources.values()):
         return names.token(value.decode("utf-8", "surrogateescape")).encode()
     changed = {
         _origin_name(origin, names): {names.subject(subject): _count(count, names) for subject, count in counts.items()}

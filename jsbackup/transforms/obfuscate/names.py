@@ -126,13 +126,13 @@ class ObfuscatedNames:
 
     def token(self, token: str) -> str:
         """Return the hash of a token, or of any text as a whole; "" for ""."""
-        found = self._hashes.get(token)
-        if found is None:
+        hashed = self._hashes.get(token)
+        if hashed is None:
             if not token:
                 return token
-            found = keyed_hash(self._secret, token.encode("utf-8", "surrogateescape"))
-            self._hashes[token] = found
-        return found
+            hashed = keyed_hash(self._secret, token.encode("utf-8", "surrogateescape"))
+            self._hashes[token] = hashed
+        return hashed
 
     def stream(self, name: str) -> str:
         """Return the name of a stream; a bucket stays a bucket."""
