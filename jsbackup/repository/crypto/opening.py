@@ -196,7 +196,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
     signatory = None if writer is None else writer.signatory
     signed = SignedEnvelope(signers, signatory, why)
     if descriptor.recipient is None:
-        return Access(PLAIN, signed, signers=signers, signatory=signatory)
+        return Access(PLAIN, signed)
     recipient = age.parse_recipient(descriptor.recipient)
     documents = secret.documents if secret else _documents(given.writer)
     sealing = AgeSealing(
@@ -207,7 +207,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
     )
     hint = cache(partial(hint_of_keys, store, descriptor))  # many documents may be tried, and it lists the store
     envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents, hint) for inner in (signed, BARE))
-    return Access(sealing, envelope, page_envelope, secret, signers, signatory)
+    return Access(sealing, envelope, page_envelope, secret)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:

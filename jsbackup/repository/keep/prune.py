@@ -516,7 +516,7 @@ def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]
         return backup is not None and backup not in survey.backups
 
     def is_spent(info: ObjectInfo) -> bool:
-        receipt = layout.parse_receipt_key(info.key.removesuffix(".age"))
+        receipt = layout.parse_receipt_key(layout.unsealed(info.key))
         age_seconds = survey.now_seconds - info.modified_seconds
         return receipt is not None and receipt.run not in live and age_seconds >= grace_seconds
 
