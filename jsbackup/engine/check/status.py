@@ -29,7 +29,8 @@ from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.verify_run import Flaw, check_readers, check_writers
+from jsbackup.repository.checks.verify_run import check_readers, check_writers
+from jsbackup.repository.crypto.readers import Flaw
 from jsbackup.repository.inventory import Inventory, UnreadableBackup, find_missing
 from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, is_gone, list_leases, read_lease

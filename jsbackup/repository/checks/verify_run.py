@@ -29,7 +29,7 @@ from jsbackup.repository.checks.ledger import (
 )
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, Verifier, check_manifest
-from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NOT_LISTED, examine_readers
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NOT_LISTED, Flaw, examine_readers
 from jsbackup.repository.crypto.signing import decode_writer, read_signed
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.inventory import find_gaps
@@ -41,7 +41,6 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 __all__ = [
-    "Flaw",
     "VerifiedBackup",
     "VerifyReport",
     "VerifyRun",
@@ -66,14 +65,6 @@ __all__ = [
 # only costs time, because something is stored or checked again.
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """What is wrong with the object `key`."""
-
-    key: str
-    problem: str
 
 
 def check_own_documents(repository: Repository) -> list[Flaw]:

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from jsbackup.repository.crypto.keys import RepositorySecret
     from jsbackup.repository.crypto.signing import WriterKey
 
-__all__ = ["NEEDS_IDENTITY", "NEEDS_WRITER", "NO_KEYS", "Access", "GivenKeys"]
+__all__ = ["NEEDS_IDENTITY", "NEEDS_KEY", "NEEDS_WRITER", "NO_KEYS", "Access", "GivenKeys"]
 
 
 NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
+NEEDS_KEY = (
+    "Give --writer-key FILE for backups, lists and checks, --identity FILE or --passphrase-file FILE to read messages."
+)
 NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
 
 

@@ -79,7 +79,6 @@ __all__ = [
     "RepositorySecret",
     "add_readers",
     "decrypt_passphrase_file",
-    "hint_of_keys",
     "is_passphrase_file",
     "needed",
     "open_secret",
@@ -177,10 +176,10 @@ def decrypt_passphrase_file(data: bytes, passphrase: str, what: str) -> bytes:
     """
     try:
         data = _binary(data)
-        found = _HEADER.match(data)
-        if found is None:
+        match = _HEADER.match(data)
+        if match is None:
             raise FormatError(f"{what} is damaged, or no age file for a passphrase")
-        header, salt, work, wrapped, mac = found[1], _decode(found[2]), int(found[3]), _decode(found[4]), found[5]
+        header, salt, work, wrapped, mac = match[1], _decode(match[2]), int(match[3]), _decode(match[4]), match[5]
         checked = _decode(mac)
     except binascii.Error:
         raise FormatError(f"{what} is damaged: its header is not base64") from None
@@ -191,7 +190,7 @@ def decrypt_passphrase_file(data: bytes, passphrase: str, what: str) -> bytes:
         raise KeyUnavailable(f"the passphrase does not open {what}")
     if not hmac.compare_digest(hmac.digest(_derived(file_key, b"", b"header"), header, hashlib.sha256), checked):
         raise FormatError(f"{what} is damaged: its header is not what was written")
-    return _content(data[found.end() :], file_key, what)
+    return _content(data[match.end() :], file_key, what)
 
 
 def _content(sealed: bytes, file_key: bytes, what: str) -> bytes:
@@ -309,17 +308,6 @@ def _as_text(secret: bytes, what: str) -> str:
 def reader_id(key: str) -> str:
     """Return the key of a key file as people see it."""
     return layout.unsealed(key).removeprefix(layout.KEYS)
-
-
-def hint_of_keys(store: Store, descriptor: Descriptor) -> str:
-    """Return a hint that names the keys which this repository takes, or all kinds if they cannot be listed."""
-    try:
-        kinds = {reader_id(key).startswith(_PASSPHRASE) for key in load_readers(store, descriptor).stored}
-    except JsBackupError:
-        kinds = set()
-    options = {False: "--identity FILE", True: "--passphrase-file FILE"}
-    reading = " or ".join(options[kind] for kind in sorted(kinds or options))
-    return f"Give --writer-key FILE for backups, lists and checks, {reading} to read messages."
 
 
 def add_readers(

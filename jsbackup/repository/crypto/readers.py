@@ -38,7 +38,7 @@ __all__ = [
     "AGAIN_FROM_COPY",
     "NOT_LISTED",
     "NO_READER",
-    "BrokenReader",
+    "Flaw",
     "Readers",
     "change_readers",
     "examine_readers",
@@ -66,8 +66,8 @@ NO_READER = "there is no readers' key file (keys/….age) any more: nobody can r
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenReader:
-    """A key file of a reader that is missing or damaged, or a list of them; `layout.READERS` if there is no list."""
+class Flaw:
+    """What is wrong with the object `key`, which may be missing; `layout.READERS` if there is no list of readers."""
 
     key: str
     problem: str
@@ -87,7 +87,7 @@ class Readers:
     list_key: str = ""
     data: bytes = b""
     lists: tuple[str, ...] = ()
-    broken: tuple[BrokenReader, ...] = ()
+    broken: tuple[Flaw, ...] = ()
     whole: frozenset[str] = frozenset()
 
     @property
@@ -116,7 +116,7 @@ def load_readers(store: Store, descriptor: Descriptor) -> Readers:
             lists.append(info.key)
     lists.sort(reverse=True)
     readers = Readers(stored, lists=tuple(lists))
-    broken: list[BrokenReader] = []
+    broken: list[Flaw] = []
     for key in lists:
         try:
             data = store.get_range(key, 0, _MAX_LIST_BYTES + 1)
@@ -125,10 +125,10 @@ def load_readers(store: Store, descriptor: Descriptor) -> Readers:
         except ObjectNotFound:  # there is a newer one by now
             continue
         except (IntegrityError, UnsupportedError) as error:
-            broken.append(BrokenReader(key, error.message))
+            broken.append(Flaw(key, error.message))
     if not readers.list_key and not broken:
         problem = f"there is no list of readers ({layout.READERS}….json) any more"
-        broken.append(BrokenReader(layout.READERS, problem if stored else f"{problem}, and {NO_READER}"))
+        broken.append(Flaw(layout.READERS, problem if stored else f"{problem}, and {NO_READER}"))
     return replace(readers, broken=tuple(broken))
 
 
@@ -159,7 +159,7 @@ def examine_readers(store: Store, descriptor: Descriptor) -> Readers:
             return replace(readers, broken=(*readers.broken, *flaws), whole=whole)
 
 
-def _flaw_of(store: Store, key: str, sha256: str) -> BrokenReader | None:
+def _flaw_of(store: Store, key: str, sha256: str) -> Flaw | None:
     try:
         if hashlib.sha256(read_key_file(store, key)).hexdigest() == sha256:
             return None
@@ -169,7 +169,7 @@ def _flaw_of(store: Store, key: str, sha256: str) -> BrokenReader | None:
         problem = error.message
     else:
         problem = f"{key} is damaged, or was exchanged (SHA-256 differs): the key for it opens nothing any more"
-    return BrokenReader(key, problem)
+    return Flaw(key, problem)
 
 
 def read_key_file(store: Store, key: str) -> bytes:

@@ -90,7 +90,7 @@ class Broken:
 
     def also(self, other: Broken) -> Broken:
         """Return the same object as it was found in more backups."""
-        newer = max(self, other, key=lambda one: one.backups[-1])
+        newer = max(self, other, key=lambda broken: broken.backups[-1])
         return replace(newer, backups=tuple(sorted({*self.backups, *other.backups})))
 
 
@@ -185,7 +185,7 @@ def put_document(store: Store, key: str, data: bytes) -> None:
 # something here proves that they are the ones that were stored:
 #
 # - the newest catalog, a backup that follows this one, or the witness of the newest one names their SHA-256
-#   (`checks/manifest_chain.py`). Older tools recorded it in signed repositories and in catalogs only.
+#   (`checks/manifest_chain.py`).
 # - they are signed by a writer of this repository. A signed manifest belongs to one id, and is made once.
 # - the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
 #   against accidents, as all of a repository without signatures is.
@@ -232,14 +232,13 @@ class ManifestRepair:
             data = documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
         except ObjectNotFound:
             raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
-        try:
+        damaged: bytes | None = None
+        with suppress(ObjectNotFound):
             damaged = documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
-        except ObjectNotFound:
-            damaged = b""
         if data == damaged:
             self._refuse_unless_only_witness_differs(broken.backup, data)
         else:
-            self._prove(broken.backup, data, damaged)
+            self._prove(broken.backup, data, damaged or b"")
             put_document(self._repository.store, broken.key, data)
         note = self._align_witness(broken.backup, sha256_of(data))
         return replace(broken, problem=f"{broken.problem}; {note}") if note else broken

@@ -108,8 +108,8 @@ class RepairReport:
     @property
     def lost(self) -> int:
         """The objects, manifests and records that no source has."""
-        found = len(self.objects) + len(self.manifests) + len(self.writers) + len(self.readers)
-        return found - self.mended - self.beside
+        broken = len(self.objects) + len(self.manifests) + len(self.writers) + len(self.readers)
+        return broken - self.mended - self.beside
 
     @property
     def lost_keys(self) -> int:

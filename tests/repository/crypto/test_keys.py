@@ -199,27 +199,6 @@ def test_a_passphrase_reads_too(store: MemoryStore) -> None:
     assert Repository.open(store, both).manifest(FIRST).id == FIRST
 
 
-def test_the_hint_names_the_keys_that_the_repository_takes(store: MemoryStore) -> None:
-    new_keys = make(store, ME)
-    Repository.open(store, of_writer(new_keys)).commit(LEAF)
-    (key,) = load_readers(store, Repository.open(store).descriptor).stored
-
-    def hint() -> str:
-        with pytest.raises(KeyUnavailable, match="no key was given") as caught:
-            Repository.open(store).manifest(FIRST)
-        return str(caught.value.hint)
-
-    both = "--identity FILE or --passphrase-file FILE to read messages."
-    assert hint().endswith("checks, --identity FILE to read messages.")
-    store.put(layout.identity_key("passphrase-00aaff", "00ff", "0" * 64), b"")
-    assert hint().endswith(both)
-    store.delete(key)
-    assert hint().endswith("checks, --passphrase-file FILE to read messages.")
-    for info in list(store.list(layout.KEYS)):
-        store.delete(info.key)
-    assert hint().endswith(both), "none is known"
-
-
 def test_the_repositorys_own_identity_opens_it(store: MemoryStore) -> None:
     new_keys = make(store, ME)
     assert new_keys.secret is not None
