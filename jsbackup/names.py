@@ -1,4 +1,4 @@
-"""What may stand in a NATS subject: names of streams and consumers (one token) and whole literal subjects.
+"""What may stand in a NATS subject: names of streams and consumers (one token), whole literal subjects, and patterns.
 
 The server permits any text without space, tab, CR, LF, form feed, `.`, `*` and `>` (`isValidName` in its
 `jetstream.go`), Unicode and control characters included, in up to 255 bytes of UTF-8 (`JSMaxNameLen`). A token is thus
@@ -23,6 +23,7 @@ __all__ = [
     "has_blank",
     "is_name",
     "is_new_name",
+    "is_pattern",
     "is_subject",
 ]
 
@@ -54,6 +55,14 @@ def _fits(text: str, limit: int) -> bool:
 def is_name(text: str) -> bool:
     """Return whether `text` can be the name of a stream or a consumer, and so one token of a subject."""
     return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NAME.isdisjoint(text)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a server accepts it as a subject to filter by: no empty token, no white space, `>` at the end
+    only.
+    """
+    tokens = text.split(".")
+    return _fits(text, _MAX_SUBJECT_BYTES) and not has_blank(text) and "" not in tokens and ">" not in tokens[:-1]
 
 
 def is_new_name(text: str) -> bool:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from pyrage import x25519
+
 from scripts.bench_load import Text, fill, request
 from scripts.bench_rows import HEAD, Row, Run, line
 from tests.harness.commands import command_line, environment
@@ -105,6 +107,17 @@ def ours(*words: str | Path, server: NatsServer | None = None) -> Run:
 
 def theirs(url: str, *words: str | Path) -> Run:
     return run([CLI, "--server", url, *words])
+
+
+def with_restic(url: str, directory: Path, repository: Path) -> Run:
+    """What an operator would do instead: the nats CLI into a folder, and restic to keep it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    taken = theirs(url, "backup", "stream", "S", directory, "--no-progress")
+    return taken.then(restic(repository, "backup", directory))
+
+
+def restic(repository: Path, *words: str | Path) -> Run:
+    return run(["restic", "--no-cache", "-q", "-r", repository, *words], RESTIC_PASSWORD="bench")
 
 
 def limit(*words: str | Path) -> Run:
@@ -288,6 +301,36 @@ class Bench:
                 row.note = f"stores {added / first['streams'][0]['stored_bytes_added']:.1%} of the first"
         yield row
 
+    def instead(self) -> Iterator[Row]:
+        """What an operator would pick instead: the nats CLI followed by restic, which encrypts; so do we."""
+        first = Row("first backup, encrypted", "nats CLI, then restic", 0.6)
+        second = Row("second backup after 1 % more, encrypted", "nats CLI, then restic", 0.2)
+        restore = Row("restore of it, proved", "restic, then nats CLI", 0.5)
+        total = self.sizes.stream_bytes
+        with NatsServer(BUNDLED) as server:
+            at = self.fill_stream(server.url, "S", 4096, total)
+            for _ in range(self.sizes.pairs):
+                keys, repository = self.fresh("keys"), self.fresh("repo")
+                directory, kept = self.fresh("dir"), self.fresh("restic")
+                keys.mkdir()
+                identity = x25519.Identity.generate()
+                (keys / "identity").write_text(str(identity))
+                recipient = str(identity.to_public())
+                ours("init", "-r", repository, "--encrypt-to", recipient, "--writer-key", keys / "writer")
+                restic(kept, "init")
+                command = ("backup", "S", "-s", server.url, "-r", repository, "--writer-key", keys / "writer")
+                first.add(ours(*command, server=server), with_restic(server.url, directory, kept))
+                at = self.fill_stream(server.url, "S", 4096, total // 100, at)
+                second.add(ours(*command, server=server), with_restic(server.url, directory, kept))
+                shutil.rmtree(directory)
+                remove(server.url, ["S"])
+                other = restic(kept, "restore", "latest", "--target", "/")
+                other = other.then(theirs(server.url, "backup", "restore", "stream", directory, "--no-progress"))
+                remove(server.url, ["S"])
+                restored = ("restore", "latest", "-s", server.url, "-r", repository, "--identity", keys / "identity")
+                restore.add(ours(*restored, server=server), other)
+        yield from (first, second, restore)
+
     def keys(self) -> Iterator[Row]:
         with NatsServer(BUNDLED) as server:
             config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_direct": True}
@@ -362,6 +405,7 @@ CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "account": Bench.account,
     "random": Bench.random,
     "increment": Bench.increment,
+    "instead": Bench.instead,
     "keys": Bench.keys,
     "verify": Bench.verify,
     "spark": Bench.spark,

@@ -24,6 +24,16 @@ class Run:
     busy_seconds: float = 0.0  # of processors, its own
     server_busy_seconds: float = 0.0  # and those of the server meanwhile
 
+    def then(self, other: Run) -> Run:
+        """One after the other."""
+        return Run(
+            self.seconds + other.seconds,
+            max(self.peak_bytes, other.peak_bytes),
+            self.out + other.out,
+            self.busy_seconds + other.busy_seconds,
+            self.server_busy_seconds + other.server_busy_seconds,
+        )
+
 
 @dataclass(slots=True)
 class Row:

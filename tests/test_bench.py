@@ -61,6 +61,19 @@ def test_cases_give_rows_of_ratios() -> None:
 
 @pytest.mark.by_turns
 @pytest.mark.nats
+@pytest.mark.natscli
+def test_the_nats_cli_followed_by_restic_is_measured_beside_us() -> None:
+    if shutil.which("restic") is None:
+        missing("restic is not installed (Debian: apt-get install restic)")
+    assert set(_rows("instead", "--stream-bytes", "2000000")) == {
+        "first backup, encrypted; nats CLI, then restic",
+        "second backup after 1 % more, encrypted; nats CLI, then restic",
+        "restore of it, proved; restic, then nats CLI",
+    }
+
+
+@pytest.mark.by_turns
+@pytest.mark.nats
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)

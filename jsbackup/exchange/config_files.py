@@ -39,8 +39,7 @@ from jsbackup.exchange.folder import Folder, FolderEntry, NewFolder, printable_n
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
-from jsbackup.planning.configs.server_rules import is_server_subject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_pattern
 from jsbackup.repository.layout import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 
@@ -162,7 +161,7 @@ def refuse_values(where: str, config: JsonObject) -> None:
     for source in (config.get("mirror"), *_list(config.get("sources"))):
         subjects += [("filter_subject", source.get("filter_subject"))] if isinstance(source, dict) else []
     for field, subject in subjects:
-        if isinstance(subject, str) and subject and not is_server_subject(subject):
+        if isinstance(subject, str) and subject and not is_pattern(subject):
             raise UsageError(f"{where}: {field}: not a subject: {subject[:80]!r}")
 
 

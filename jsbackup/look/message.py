@@ -15,9 +15,8 @@ from jsbackup.formats.segment import GroupBounds
 from jsbackup.repository.pages.segment_list import Part
 from jsbackup.times import datetime_of
 from jsbackup.transforms.cut import Cut, KeptShare
-from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.filters.filters import Filters, subject_rows
 from jsbackup.transforms.filters.rising import RisingSequences
-from jsbackup.transforms.filters.subject_rules import subject_rows
 
 __all__ = ["ALL_MESSAGES", "Header", "LookedUp", "MessageFilter", "headers_of", "messages_in", "subject_text"]
 

@@ -54,7 +54,7 @@ class ChangeOptions:
         renames, reshape = self.renames, self.reshape
         words = [f"--rename {old}={new}" for old, new in renames.names]
         words += [f"--map-subject {one}" for one in reshape.maps.maps]
-        words += [f"--{name}" for name in reshape.cut.to_json()]
+        words += [f"--{name}" for name in reshape.cut.typed]
         words += reshape.filters.words
         words += [] if reshape.newest is None else [str(reshape.newest)]
         words += ["--renumber"] if reshape.renumber else []

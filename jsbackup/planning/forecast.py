@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from jsbackup.errors import IntegrityError
 from jsbackup.model import Fidelity, JsonObject
-from jsbackup.planning.configs.overrides import about_unit
 from jsbackup.planning.model import Action, Expiring, PlannedConsumer, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
@@ -106,7 +105,7 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
             Rule.LIMIT_TRIMS,
             f"would keep {kept} of its {of_them}: the others are older than a max_age of {_words(max_age)}, and "
             "expire at once",
-            _about_limit(action, max_age, options),
+            _about_limit(max_age, options),
         )
         return
     if live:
@@ -143,11 +142,12 @@ def _how(action: Action) -> str:
     return _PART.format("allow_msg_ttl=null" if only else "max_age=null --set allow_msg_ttl=null")
 
 
-def _about_limit(action: Action, max_age: int, options: RestoreOptions) -> str:
+def _about_limit(max_age: int, options: RestoreOptions) -> str:
     larger = "Restore it with a larger max_age, and lower that afterwards."
-    if max_age >= _LONG_NS or (action.config.get("duplicate_window") or 0) > max_age:  # or said of that window
+    if max_age >= _LONG_NS or "max_age" not in options.unitless:
         return larger
-    return f"{about_unit('max_age', max_age, options.unitless)} {larger}".lstrip()
+    unit = f"A max_age without a unit is in nanoseconds, and {max_age} are {max_age / 1e9:g} s"
+    return f"{unit}; write for example --set max_age=7d. {larger}"
 
 
 def _words(duration_ns: int) -> str:

@@ -23,8 +23,13 @@ from typing import BinaryIO
 from jsbackup.config.secrets import shown
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, TargetConflict, UsageError
 from jsbackup.repository.layout import DESCRIPTOR
-from jsbackup.transforms.obfuscate.key_codec import MAX_KEY_FILE_BYTES, decode_keys, encode_keys
-from jsbackup.transforms.obfuscate.names import SECRET_BYTES, ObfuscatedNames
+from jsbackup.transforms.obfuscate.names import (
+    MAX_KEY_FILE_BYTES,
+    SECRET_BYTES,
+    ObfuscatedNames,
+    decode_keys,
+    encode_keys,
+)
 
 __all__ = ["keeping_names", "names_of_file", "read_key_file"]
 
@@ -153,7 +158,7 @@ def _add(path: Path, names: ObfuscatedNames) -> None:
                     f"the key file {path} has been replaced by another one meanwhile",
                     hint="Make the copy again: nothing leads back from its names.",
                 )
-            names.learn(there.tokens)
+            names.learn(there.hashes)
             prefix = f".{path.name[:40]}.{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]}."
             if alone:
                 _remove_left(path.parent, prefix)

@@ -17,7 +17,6 @@ from jsbackup.planning.configs.features import (
 )
 from jsbackup.planning.configs.limits import against_limits
 from jsbackup.planning.configs.overrides import against_overrides, against_subjects
-from jsbackup.planning.configs.server_rules import about_server_rules, against_server_rules
 from jsbackup.planning.configs.stream_config import (
     about_config,
     adapt,
@@ -209,7 +208,7 @@ def _plan_stream(
     kept: KeptStream, reshaped: Reshaped, source: Source, target: Target, *, options: RestoreOptions, exists: bool
 ) -> tuple[Action, list[Finding]]:
     entry, name = kept.entry, reshaped.name
-    overrides = overrides_for(entry, reshaped.config, target, options)
+    overrides = overrides_for(entry, target, options)
     # An imported configuration may have the mark of an interrupted restore.
     asked = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
     wanted = as_created(asked, target)
@@ -256,7 +255,6 @@ def _plan_stream(
     found = list(about_kept(kept, action, target))
     warnings = (
         *about_config(action, target),
-        *about_server_rules(action, target),
         *about_messages(action, target),
         *_about_consumers(action),
         *(about_destroyed(action, target.streams[name]) if action.replaces else ()),
@@ -265,8 +263,7 @@ def _plan_stream(
         *(one for one in found if not one.code),
     )
     refusals = [*_taken(action, target, options, exists=exists), *against_config(action, wanted, target, options)]
-    refusals += against_overrides(action, options)
-    refusals += against_server_rules(action, target, options)
+    refusals += against_overrides(action)
     refusals += against_subjects(action, reshaped.config, options)
     refusals += [problem] if problem is not None else []
     refusals += [one for one in found if one.code]

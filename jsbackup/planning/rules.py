@@ -55,10 +55,8 @@ class Rule(StrEnum):
     STREAM_FEATURE = "stream-feature", _REFUSED
     CONSUMER_FEATURE = "consumer-feature", _REFUSED
     SINGLE_SERVER = "single-server", _REFUSED
-    ASYNC_REPLICAS = "async-replicas", _REFUSED
     MEMORY_STREAM = "memory-stream", _REFUSED
     # Requested by --set.
-    DUPLICATE_WINDOW = "duplicate-window", _REFUSED
     LIMIT_TRIMS = "limit-trims", _REFUSED
     SUBJECTS_AIMLESS = "subjects-aimless", _REFUSED
     SERVER_REFUSES = "server-refuses", _REFUSED
@@ -128,7 +126,6 @@ class Rule(StrEnum):
     COPIED_AGAIN = "copied-again", 0, True
     RESUMED = "resumed", 0, True
     ADAPTED = "adapted", 0, True
-    MAY_BE_REFUSED = "may-be-refused"
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"

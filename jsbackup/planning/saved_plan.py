@@ -2,7 +2,7 @@
 
 A file is one JSON document of `repository/document.py` (canonical, with its SHA-256): `kind`, `format` 1 and
 `required_features`; `tool` and `created`; `backup` and `manifest_sha256`, over the canonical manifest as a plain
-repository stores it; `options` as given; and the decisions:
+repository stores it; `options` as typed, with times that do not count from now; and the decisions:
 
 - `target`: the version, the cluster, and `created` and `last_seq` of each stream that is to be removed;
 - `stages`: the order of streams, by name; `skipped`: those left out, because they are there;
@@ -18,27 +18,32 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jsbackup.config import parse_glob
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
-from jsbackup.planning.configs.overrides import check_override
+from jsbackup.planning.asked import AskedRestore
 from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, Target
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
+from jsbackup.planning.typed_options import restore_options
+from jsbackup.repository.document import INT64_MAX, MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import encode_manifest
-from jsbackup.transforms.rename import RenameOptions
-from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.mask import Unmaskable
 
 __all__ = ["SavedPlan", "decode_plan", "encode_plan", "read_plan", "refuse_if_changed", "write_plan"]
 
 _KIND = "jsbackup restore plan"
+# What is saved of the options: all as typed, but what has to do with a secret.
+_SAVED = {name: value for name, value in asdict(AskedRestore()).items() if not name.startswith("obfuscat")}
+_CHOICES: Mapping[str, type[StrEnum]] = {"if_exists": IfExists, "consumers": Consumers, "unmaskable": Unmaskable}
+_NUMBERS = {"replicas": 5, "last_per_subject": INT64_MAX}
 _FORMAT = 1
 _SHOWN = 5  # how many differences are listed
 _AGAIN = "Make a new plan with 'jsbackup plan -o', and look at it."
@@ -60,9 +65,11 @@ class SavedPlan:
 
 
 def encode_plan(
-    plan: RestorePlan, target: Target, manifest: Manifest, options: RestoreOptions, *, tool: str, created: str
+    plan: RestorePlan, target: Target, manifest: Manifest, asked: AskedRestore, *, cut: Cut, tool: str, created: str
 ) -> bytes:
-    """Encode a plan without refusals as a file. Raises FormatError if a config cannot be written as JSON."""
+    """Encode a plan without refusals as a file. `cut` is that of the options, which may count from now. Raises
+    FormatError if a config cannot be written as JSON.
+    """
     document = {
         "kind": _KIND,
         "format": _FORMAT,
@@ -71,7 +78,7 @@ def encode_plan(
         "created": created,
         "backup": manifest.id,
         "manifest_sha256": _sha256_of(manifest),
-        "options": _options_to_json(options),
+        "options": _options_to_json(asked, cut),
         "decided": _decided(plan, target),
     }
     return encode_document(document, "plan")
@@ -144,55 +151,36 @@ def _sha256_of(manifest: Manifest) -> str:
     return hashlib.sha256(encode_manifest(manifest)).hexdigest()
 
 
-def _options_to_json(options: RestoreOptions) -> JsonObject:
-    return {
-        "streams": [glob.pattern for glob in options.streams],
-        "exclude": [glob.pattern for glob in options.exclude],
-        "if_exists": options.if_exists,
-        "consumers": options.consumers,
-        "replicas": options.replicas,
-        "fields": dict(options.fields),
-        "renames": dict(options.renames.names),
-        "reshape": options.reshape.to_json(),
-        "replace_with_part": options.replace_with_part,
-        "allow_nothing": options.allow_nothing,
-        "resume_sources": options.resume_sources,
-        "adapt": options.adapt,
-    }
+def _options_to_json(asked: AskedRestore, cut: Cut) -> JsonObject:
+    values = {**asdict(asked), **cut.typed}
+    return {name: values[name] for name in _SAVED}
 
 
 def _options(fields: DocumentFields) -> RestoreOptions:
-    options = RestoreOptions(
-        streams=tuple(map(parse_glob, fields.texts("streams"))),
-        exclude=tuple(map(parse_glob, fields.texts("exclude"))),
-        if_exists=fields.choice("if_exists", IfExists),
-        consumers=fields.choice("consumers", Consumers),
-        replicas=None if fields.get("replicas") is None else fields.number("replicas", 1, 5),
-        fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
-        renames=_renames(fields),
-        reshape=Reshape.from_json(fields.object("reshape")),
-        replace_with_part=fields.get("replace_with_part") is True,
-        allow_nothing=fields.get("allow_nothing") is True,
-        resume_sources=fields.get("resume_sources") is True,
-        adapt=fields.get("adapt") is True,
-    )
+    values: dict[str, Any] = {}
+    for name, default in _SAVED.items():
+        if isinstance(default, tuple):
+            values[name] = fields.texts(name)
+        elif isinstance(default, bool):
+            values[name] = fields.boolean(name)
+        elif name in _CHOICES:
+            values[name] = fields.choice(name, _CHOICES[name])
+        elif name in _NUMBERS:
+            values[name] = None if fields.get(name) is None else fields.number(name, 1, _NUMBERS[name])
+        else:
+            values[name] = fields.optional_text(name)
     if unknown := sorted(fields.rest()):
         raise UnsupportedError(
             f"{fields.where}: not known here: {', '.join(unknown)[:200]}", hint="Use a newer jsbackup."
         )
-    return options
-
-
-def _renames(fields: DocumentFields) -> RenameOptions:
-    names = fields.fields("renames")
-    return RenameOptions.parse([f"{old}={names.text(old)}" for old in names.value])
+    return restore_options(AskedRestore(**values))
 
 
 def _decided(plan: RestorePlan, target: Target) -> JsonObject:
     removed = {
-        action.name: {"created": there.created, "last_seq": there.state.last_seq}
+        action.name: {"created": stream.created, "last_seq": stream.state.last_seq}
         for action in plan.actions
-        if (there := target.streams.get(action.name)) is not None
+        if (stream := target.streams.get(action.name)) is not None
     }
     return {
         "target": {

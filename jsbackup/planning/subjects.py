@@ -50,7 +50,7 @@ class SubjectIndex:
                 yield owner, pair
 
     def _overlapping(self, subjects: Iterable[str]) -> set[int]:
-        found: set[int] = set()
+        owners: set[int] = set()
         for subject in subjects:
             tokens = subject.split(".")
             todo = [(self._root, 0)]
@@ -58,20 +58,20 @@ class SubjectIndex:
                 node, at = todo.pop()
                 rest = node.following
                 if at == len(tokens):
-                    found |= node.owners
+                    owners |= node.owners
                 elif tokens[at] == ">":
-                    found.update(*(one.owners for one in _below(node)))
+                    owners.update(*(below.owners for below in _below(node)))
                 else:
                     if ">" in rest:
-                        found |= rest[">"].owners
+                        owners |= rest[">"].owners
                     fitting = rest if tokens[at] == "*" else rest.keys() & {tokens[at], "*"}
                     todo += [(rest[token], at + 1) for token in fitting if token != ">"]
-        return found
+        return owners
 
 
 def _below(node: _Node) -> Iterable[_Node]:
     todo = list(node.following.values())
     while todo:
-        one = todo.pop()
-        yield one
-        todo += one.following.values()
+        below = todo.pop()
+        yield below
+        todo += below.following.values()

@@ -23,7 +23,7 @@ from jsbackup.look.buckets.object_bucket import ObjectBucket, description_tokens
 from jsbackup.look.message import LookedUp, messages_in, subject_text
 from jsbackup.look.stream import message_at
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_pattern, is_subject
 from jsbackup.progress import NullProgress, Progress, ignored
 from jsbackup.protocol.info import StoredMessage, StreamInfo
 from jsbackup.putting_back.chosen import ChosenMessages, find_entry, target_name
@@ -44,7 +44,7 @@ from jsbackup.shell import quoted_command, shell_word
 from jsbackup.strict_json import read_object
 from jsbackup.times import format_time
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
-from jsbackup.transforms.subjects import is_pattern, matcher, overlaps
+from jsbackup.transforms.subjects import matcher, overlaps
 
 __all__ = [
     "arrivals_at",

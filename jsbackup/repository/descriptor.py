@@ -70,8 +70,7 @@ __all__ = [
 _TRACES = {
     layout.ObjectKind.PROBE,
     layout.ObjectKind.IDENTITY,
-    layout.ObjectKind.READER,
-    layout.ObjectKind.REMOVED_READER,
+    layout.ObjectKind.READERS,
     layout.ObjectKind.WRITER,
 }
 

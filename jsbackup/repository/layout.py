@@ -17,9 +17,8 @@
     receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
     receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `ledger.py`
     verified/<id>.json          what was verified, and when, see `ledger.py`; what is damaged in <id>-damaged.json
-    keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
-    keys/<whom>-<8 digits>.json          says that there is such a key file, see `readers.py`
-    keys/<whom>-<8 digits>-<sha256>.removed          says that this key file was removed, see `readers.py`
+    keys/<whom>-<8 digits>-<digits>.age  the identity that opens the repository, encrypted for a reader, see `keys.py`
+    keys/readers-<10 digits>.json        the list of these, by its generation, see `readers.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `signing.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
@@ -64,6 +63,7 @@ __all__ = [
     "LOCKS",
     "MARKS",
     "PROBES",
+    "READERS",
     "RECEIPTS",
     "SEALED_SUFFIX",
     "SEGMENTS",
@@ -105,19 +105,19 @@ __all__ = [
     "page_key",
     "parse_lease_key",
     "parse_receipt_key",
-    "parse_removed_reader_key",
     "parse_segment_key",
     "pending_key",
     "probe_key",
-    "reader_key",
+    "reader_of",
+    "readers_generation_of",
+    "readers_key",
     "receipt_key",
-    "recorded_identity",
-    "removed_reader_key",
     "resolve_backup",
     "segment_key",
     "stored_digits",
     "stored_keys",
     "stream_folder",
+    "unsealed",
     "verified_key",
     "witness_key",
     "witnessed_backup_of",
@@ -272,6 +272,7 @@ def _encode_character(character: str) -> str:
 # Keys of the descriptor, of manifests, and of what is recorded beside them: catalogs, holds, leases, receipts.
 
 SEALED_SUFFIX = ".age"  # ends the keys of what is encrypted
+_SEALED = f"(?:{re.escape(SEALED_SUFFIX)})?"
 DESCRIPTOR = "jsbackup.json"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
@@ -284,6 +285,7 @@ VERIFIED = "verified/"
 PROBES = "probe/"
 KEYS = "keys/"
 WRITERS = "keys/writer-"
+READERS = "keys/readers-"
 DAMAGED = "-damaged"  # ends the name of a record of damage
 _COMMITTED = ".committed"
 
@@ -292,9 +294,13 @@ _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][
 _RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
 _OUTCOME = re.compile(r"receipts/(?:drill|restore|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 _WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
-_IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
-_READER = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
-_REMOVED_READER = re.compile(r"(keys/[0-9a-z-]{1,80}-[0-9a-f]{8})-([0-9a-f]{64})\.removed")
+_IDENTITY = re.compile(r"keys/([0-9a-z-]{1,80})-([0-9a-f]{8})-[0-9a-f]{8}" + re.escape(SEALED_SUFFIX))
+_READERS = re.compile(r"keys/readers-([0-9]{10})\.json")
+
+
+def unsealed(key: str) -> str:
+    """Return the key of an object without what tells that it is encrypted."""
+    return key.removesuffix(SEALED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,8 +380,8 @@ def hold_key(backup: str) -> str:
 
 def held_backup_of(key: str) -> str | None:
     """Return the backup that the object with this key holds, encrypted or not; None for a foreign key."""
-    backup = key.removeprefix(HOLDS).removesuffix(".age").removesuffix(".json")
-    return backup if is_backup_id(backup) and key in (hold_key(backup), f"{hold_key(backup)}.age") else None
+    backup = unsealed(key).removeprefix(HOLDS).removesuffix(".json")
+    return backup if is_backup_id(backup) and unsealed(key) == hold_key(backup) else None
 
 
 def mark_key(mark_id: str) -> str:
@@ -416,32 +422,35 @@ def verified_key(record_id: str, *, damaged: bool = False) -> str:
     return f"{VERIFIED}{record_id}{DAMAGED if damaged else ''}.json"
 
 
-def identity_key(whom: str, repository_id: str) -> str:
-    """Build an identity's key. Its 8 digits come from the repository's id, so leftovers of an interrupted `init` are
-    not taken for ours.
+def identity_key(whom: str, repository_id: str, sha256: str) -> str:
+    """Build the key of a wrapped identity, whose stored bytes have this SHA-256. The first 8 digits come from the
+    repository's id, so leftovers of an interrupted `init` are not taken for ours.
     """
-    return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
+    return f"{KEYS}{whom}-{_short_id(repository_id)}-{sha256[:8]}{SEALED_SUFFIX}"
 
 
-def reader_key(identity: str) -> str:
-    """Return the key of the record that there is a wrapped identity under this key."""
-    return f"{identity.removesuffix('.age')}.json"
+def reader_of(key: str, repository_id: str) -> str | None:
+    """Return whom the wrapped identity with this key is for; None if it is not one of this repository."""
+    match = _IDENTITY.fullmatch(key)
+    return match[1] if match is not None and match[2] == _short_id(repository_id) else None
 
 
-def recorded_identity(key: str) -> str:
-    """Return the key of the wrapped identity that has its record under this key."""
-    return f"{key.removesuffix('.json')}.age"
+def _short_id(repository_id: str) -> str:
+    return hashlib.sha256(repository_id.encode()).hexdigest()[:8]
 
 
-def removed_reader_key(identity: str, sha256: str) -> str:
-    """Return the key of the record that the wrapped identity under this key, with this SHA-256, was removed."""
-    return f"{identity.removesuffix('.age')}-{sha256}.removed"
+def readers_key(generation: int) -> str:
+    """Build the key of a list of readers. Raises `FormatError` for an invalid generation."""
+    key = f"{READERS}{generation:010}.json"
+    if readers_generation_of(key) != generation:
+        raise FormatError(f"not a generation of the list of readers: {generation}")
+    return key
 
 
-def parse_removed_reader_key(key: str) -> tuple[str, str] | None:
-    """Return the key and the SHA-256 of the removed wrapped identity; None for a foreign key."""
-    match = _REMOVED_READER.fullmatch(key)
-    return None if match is None else (f"{match[1]}.age", match[2])
+def readers_generation_of(key: str) -> int | None:
+    """Return the generation of the list of readers with this key; None for a foreign key."""
+    match = _READERS.fullmatch(key)
+    return None if match is None else int(match[1])
 
 
 def writer_key(signer: str) -> str:
@@ -467,13 +476,13 @@ _MAX_SEQUENCE = (1 << 64) - 1
 _FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
 _NAME = r"[0-9a-f]{64}(?:\.[0-9a-f]{8})?"
 _SEGMENT = re.compile(
-    rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet(?:\.age)?"
+    rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet{_SEALED}"
 )
-_PENDING = re.compile(rf"{_FOLDER}/pending-{_NAME}\.parquet(?:\.age)?")
-_OPAQUE = re.compile(rf"{_FOLDER}/opaque-{_NAME}\.zst(?:\.age)?")
-_PAGE = re.compile(rf"{_FOLDER}/page-{_NAME}\.json\.zst(?:\.age)?")
-_STREAM_PAGE = re.compile(rf"{STREAMS}page-{_NAME}\.json\.zst(?:\.age)?")
-_DIGITS = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json\.zst)(?:\.age)?$)")
+_PENDING = re.compile(rf"{_FOLDER}/pending-{_NAME}\.parquet{_SEALED}")
+_OPAQUE = re.compile(rf"{_FOLDER}/opaque-{_NAME}\.zst{_SEALED}")
+_PAGE = re.compile(rf"{_FOLDER}/page-{_NAME}\.json\.zst{_SEALED}")
+_STREAM_PAGE = re.compile(rf"{STREAMS}page-{_NAME}\.json\.zst{_SEALED}")
+_DIGITS = re.compile(rf"\.[0-9a-f]{{8}}(?=\.(?:parquet|zst|json\.zst){_SEALED}$)")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 
 
@@ -619,13 +628,11 @@ class ObjectKind(Enum):
     CHECK = "outcome of a check"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
-    READER = "record of a reader"
-    REMOVED_READER = "record of a removed reader"
+    READERS = "list of readers"
     WRITER = "writer"
     FOREIGN = "foreign object"
 
 
-_SEALED = r"(?:\.age)?"
 _ID = r"[0-9A-Za-z-]{1,64}"
 _KINDS = tuple(
     (re.compile(form), kind)
@@ -648,8 +655,7 @@ _KINDS = tuple(
         (rf"{PROBES}{_ID}", ObjectKind.PROBE),
         (_WRITER.pattern, ObjectKind.WRITER),
         (_IDENTITY.pattern, ObjectKind.IDENTITY),
-        (_READER.pattern, ObjectKind.READER),
-        (_REMOVED_READER.pattern, ObjectKind.REMOVED_READER),
+        (_READERS.pattern, ObjectKind.READERS),
     )
 )
 _IN_FOLDERS = (ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE)

@@ -138,7 +138,7 @@ class Repository:
         self.stream_pages = StreamPages(pages, self.objects, self.pages, has_backup=self.has_backup)
         self._paged: Manifest | None = None  # the newest result of `paged`
         self._links = ManifestLinks(self.documents, signed=descriptor.authority is not None)
-        self.secret, self.signers, self.signatory = access.secret, access.signers, access.signatory
+        self.secret = access.secret
 
     @classmethod
     def create(
@@ -180,7 +180,7 @@ class Repository:
 
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
             keys = GivenKeys(writer=new_keys.writer_key)
-            put_keys(store, new_keys, created)
+            put_keys(store, descriptor, new_keys)
         making()
         put_descriptor(store, descriptor)
         return cls(store, descriptor, _opened_access(store, descriptor, keys))
@@ -198,7 +198,7 @@ class Repository:
         probe = probe_store(store, layout.probe_key(probe_id))
         from jsbackup.repository.crypto.new_keys import bring_first_keys
 
-        bring_first_keys(source.store, store, source.descriptor, source.signers)
+        bring_first_keys(source.store, store, source.descriptor)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
         put_descriptor(store, descriptor)

@@ -57,20 +57,6 @@ class Mend:
             sequence = self.raised[1]
         return sequence if self.most is None else min(sequence, self.most)
 
-    def to_json(self) -> JsonObject:
-        return {"renewed": self.renewed, "most": self.most, "raised": self.raised and list(self.raised)}
-
-    @classmethod
-    def from_json(cls, value: object) -> Mend:
-        """Decode the result of `to_json`. Raises FormatError."""
-        if isinstance(value, dict) and value.keys() == {"renewed", "most", "raised"}:
-            renewed, most, raised = value["renewed"], value["most"], value["raised"]
-            numbers = [*([] if most is None else [most]), *(raised if isinstance(raised, list) else [])]
-            sound = raised is None or (isinstance(raised, list) and len(raised) == 2)
-            if isinstance(renewed, bool) and sound and all(type(n) is int and n >= 0 for n in numbers):
-                return cls(renewed, most, None if raised is None else (raised[0], raised[1]))
-        raise FormatError("not how marks of a source are mended")
-
 
 @dataclass(frozen=True, slots=True)
 class SourceMark:
@@ -83,23 +69,6 @@ class SourceMark:
     after: tuple[str, str, str]
     mapped: bool
     mend: Mend = field(default_factory=Mend)
-
-    def to_json(self) -> JsonObject:
-        mended = {"mend": self.mend.to_json()} if self.mend else {}
-        return {"before": list(self.before), "after": list(self.after), "mapped": self.mapped, **mended}
-
-    @classmethod
-    def from_json(cls, value: object) -> SourceMark:
-        """Decode the result of `to_json`. Raises FormatError."""
-        if not isinstance(value, dict) or value.keys() - {"mend"} != {"before", "after", "mapped"}:
-            raise FormatError("not a mark of a source")
-        for side in (value["before"], value["after"]):
-            if not isinstance(side, list) or len(side) != 3 or not all(isinstance(text, str) for text in side):
-                raise FormatError("not a mark of a source")
-        if not isinstance(value["mapped"], bool):
-            raise FormatError("not a mark of a source")
-        mend = Mend.from_json(value["mend"]) if "mend" in value else Mend()
-        return cls(tuple(value["before"]), tuple(value["after"]), value["mapped"], mend)
 
 
 def source_marks(before: JsonObject, after: JsonObject, mapped: Sequence[str]) -> tuple[SourceMark, ...]:

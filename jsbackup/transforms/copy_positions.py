@@ -120,21 +120,20 @@ def read_mark(value: str) -> tuple[SourceKey, int, str] | None:
 def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[SourceKey, CopyPosition]:
     """Return the last mark of each of these sources in a batch, for those that have one."""
     column, sequences = batch.column(HEADERS), batch.column(SEQUENCE)
-    found: dict[SourceKey, CopyPosition] = {}
+    positions: dict[SourceKey, CopyPosition] = {}
     if column.null_count == batch.num_rows:
-        return found
+        return positions
     for row in range(batch.num_rows - 1, -1, -1):
         block = column[row].as_py()
         if block is None or MARK not in block or (mark := mark_of(block)) is None:
             continue
         key, sequence, identity = mark
-        of = [key] if key[1] else [one for one in keys if one[0] == key[0]]
-        for one in of:
-            if one in keys and one not in found:
-                found[one] = CopyPosition(sequence, identity, sequences[row].as_py(), batch.num_rows - 1 - row)
-        if len(found) == len(keys):
+        for source in [key] if key[1] else [source for source in keys if source[0] == key[0]]:
+            if source in keys and source not in positions:
+                positions[source] = CopyPosition(sequence, identity, sequences[row].as_py(), batch.num_rows - 1 - row)
+        if len(positions) == len(keys):
             break
-    return found
+    return positions
 
 
 def mark_of(block: bytes) -> tuple[SourceKey, int, str] | None:

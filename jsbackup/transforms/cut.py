@@ -26,10 +26,9 @@ import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.config import parse_duration, parse_typed_time
-from jsbackup.errors import FormatError, UsageError
-from jsbackup.model import JsonObject, StreamState
+from jsbackup.errors import UsageError
+from jsbackup.model import StreamState
 from jsbackup.times import format_time
-from jsbackup.times import parse_time as decode_time
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch
 
 __all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "KeptShare", "counts_from_now", "parse_edge"]
@@ -203,14 +202,10 @@ class Cut:
             deleted=last_seq - first_seq + 1 - kept.messages if kept.messages else 0,
         )
 
-    def to_json(self) -> JsonObject:
-        """Encode the edges by name, as `{"sequence": 4711}` or `{"time": "2026-11-21T14:02:00Z"}`."""
-        return {name: _edge_to_json(edge) for name, edge in (("since", self.since), ("until", self.until)) if edge}
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> Cut:
-        """Decode the result of `to_json`. Raises FormatError."""
-        return cls(_edge_from_json("since", 1, value.get("since")), _edge_from_json("until", 0, value.get("until")))
+    @property
+    def typed(self) -> dict[str, str]:
+        """The edges by their options, as texts that `parse` takes and that do not count from now."""
+        return {name: _typed(edge) for name, edge in (("since", self.since), ("until", self.until)) if edge}
 
 
 def _value(edge: Edge) -> int:
@@ -229,20 +224,8 @@ def _up_to(low: int, high: int, edge: int) -> KeptShare:
     return KeptShare.ALL if high <= edge else KeptShare.NONE if low > edge else KeptShare.SOME
 
 
-def _edge_to_json(edge: Edge) -> JsonObject:
+def _typed(edge: Edge) -> str:
     if isinstance(edge, AtSequence):
-        return {"sequence": edge.sequence}
+        return str(edge.sequence)
     # Go's zero time means no time at all: the very start of 1970 is written differently.
-    return {"time": format_time(edge.time_ns) if edge.time_ns else "1970-01-01T00:00:00Z"}
-
-
-def _edge_from_json(name: str, least: int, value: object) -> Edge | None:
-    if value is None:
-        return None
-    if isinstance(value, dict) and value.keys() == {"sequence"}:
-        sequence = value["sequence"]
-        if type(sequence) is int and least <= sequence <= _MAX:
-            return AtSequence(sequence)
-    if isinstance(value, dict) and value.keys() == {"time"} and isinstance(value["time"], str):
-        return AtTime(decode_time(value["time"], name))
-    raise FormatError(f"{name}: neither a time nor a sequence")
+    return format_time(edge.time_ns) if edge.time_ns else "1970-01-01T00:00:00Z"

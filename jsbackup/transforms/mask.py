@@ -25,16 +25,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from jsbackup.errors import UsageError
 from jsbackup.formats.mask_rules import MaskAction, MaskPlace, MaskRule
 from jsbackup.transforms.subjects import check_pattern, overlaps
 
-if TYPE_CHECKING:
-    from jsbackup.transforms.json_path import JsonPath
-
-__all__ = ["HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable", "WholePayload"]
+__all__ = ["Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable"]
 
 # With a shorter one values could be found by trying secrets.
 MIN_SECRET_BYTES = 16
@@ -59,24 +55,12 @@ class Unmaskable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderName:
-    """The name of a header field, case-insensitive."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class WholePayload:
-    """All of a payload."""
-
-
-@dataclass(frozen=True, slots=True)
 class Mask:
     """What to mask in messages with which subjects, and how."""
 
     subjects: str
-    target: JsonPath | HeaderName | WholePayload
-    action: MaskAction
+    what: str  # as typed
+    rule: MaskRule  # for a kernel
 
     @classmethod
     def parse(cls, text: str) -> Mask:
@@ -98,37 +82,24 @@ class Mask:
                 f"--mask: neither {' nor '.join(allowed)}: {action[:40]!r}",
                 hint=f"{what[:80]} takes {' or '.join(allowed)}.",
             )
-        return cls(subjects, _target(what), MaskAction(action))
+        return cls(subjects, what, _rule(what, MaskAction(action)))
 
     def __str__(self) -> str:
-        if isinstance(self.target, WholePayload):
-            what = "payload"
-        else:
-            what = f"header({self.target.name})" if isinstance(self.target, HeaderName) else self.target.text
-        return f"{self.subjects}:{what}={self.action}"
+        return f"{self.subjects}:{self.what}={self.rule.action}"
 
     @property
     def of_payload(self) -> bool:
         """Whether it masks whole payloads."""
-        return isinstance(self.target, WholePayload)
-
-    @property
-    def rule(self) -> MaskRule:
-        """The same for a kernel."""
-        if isinstance(self.target, WholePayload):
-            return MaskRule(MaskPlace.PAYLOAD, self.action)
-        if isinstance(self.target, HeaderName):
-            return MaskRule(MaskPlace.HEADER, self.action, name=self.target.name.lower().encode())
-        return MaskRule(MaskPlace.PATH, self.action, self.target.steps)
+        return self.rule.place is MaskPlace.PAYLOAD
 
 
-def _target(text: str) -> JsonPath | HeaderName | WholePayload:
+def _rule(text: str, action: MaskAction) -> MaskRule:
     if text == "payload":
-        return WholePayload()
+        return MaskRule(MaskPlace.PAYLOAD, action)
     if text.startswith("$"):
-        from jsbackup.transforms.json_path import JsonPath  # not imported for restores without masks
+        from jsbackup.transforms.json_path import parse_path  # not imported for restores without masks
 
-        return JsonPath.parse(text)
+        return MaskRule(MaskPlace.PATH, action, parse_path(text))
     match = _HEADER.fullmatch(text)
     if match is None:
         raise UsageError(
@@ -136,7 +107,7 @@ def _target(text: str) -> JsonPath | HeaderName | WholePayload:
         )
     if match["name"].lower() in _COUNTING:
         raise UsageError(f"--mask: servers count with the header {match['name']}: it has to stay as it is")
-    return HeaderName(match["name"])
+    return MaskRule(MaskPlace.HEADER, action, name=match["name"].lower().encode())
 
 
 @dataclass(slots=True)
@@ -197,7 +168,7 @@ class Masks:
     @property
     def needs_secret(self) -> bool:
         """Whether values are hashed."""
-        return any(mask.action is MaskAction.HASH for mask in self.masks)
+        return any(mask.rule.action is MaskAction.HASH for mask in self.masks)
 
     def check_secret(self, secret: bytes) -> None:
         """Raise UsageError if there are hashes to make and the secret is missing or too short."""
@@ -215,7 +186,7 @@ class Masks:
 
 def _refuse_two_for_a_payload(masks: Sequence[Mask]) -> None:
     """Raise UsageError if a whole payload is masked, and something in it too, or twice."""
-    for one, other in combinations([mask for mask in masks if not isinstance(mask.target, HeaderName)], 2):
+    for one, other in combinations([mask for mask in masks if mask.rule.place is not MaskPlace.HEADER], 2):
         if (one.of_payload or other.of_payload) and overlaps(one.subjects, other.subjects):
             raise UsageError(
                 f"--mask: {one} and {other} are for the same payloads",

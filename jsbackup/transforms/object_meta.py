@@ -19,19 +19,19 @@ from typing import Any
 from jsbackup.errors import FormatError
 from jsbackup.formats.json_text import decode_text, find_spans, splice
 from jsbackup.strict_json import read_json
-from jsbackup.transforms.json_path import JsonPath
+from jsbackup.transforms.json_path import Step, parse_path
 
-__all__ = ["META_SUBJECTS", "chunks_of", "rename_in_meta", "with_zeros"]
+__all__ = ["META_SUBJECTS", "MOST_REPEATED", "chunks_of", "digest_of", "rename_in_meta", "with_zeros"]
 
 META_SUBJECTS = "$O.*.M.>"  # subjects of metadata
-_PATHS = (JsonPath.parse("$.bucket"), JsonPath.parse("$.options.link.bucket"))
+_PATHS = (parse_path("$.bucket"), parse_path("$.options.link.bucket"))
 
-_CONTENT = (JsonPath.parse("$.nuid"), JsonPath.parse("$.size"), JsonPath.parse("$.digest"))
+_CONTENT = (parse_path("$.nuid"), parse_path("$.size"), parse_path("$.digest"))
 _SHA256 = "sha-256="  # some clients have written it in lower case
 _LONGEST = 4096  # characters of a value that is looked at
 _STEP = 16 << 20
-# A larger size is more likely damaged: no digest is made for it, which would take minutes.
-_MOST_ZEROS = 64 << 30
+MOST_REPEATED = 64 << 30
+"""A larger size is more likely damaged: no digest is made for it, which would take minutes."""
 
 
 def rename_in_meta(payload: bytes, rename: Callable[[str], str]) -> bytes:
@@ -39,7 +39,7 @@ def rename_in_meta(payload: bytes, rename: Callable[[str], str]) -> bytes:
     try:
         text = decode_text(payload)
         for path in _PATHS:
-            spans = find_spans(text, path.steps)
+            spans = find_spans(text, path)
             values = [text[start:stop] for start, stop in spans]
             text = splice(text, spans, [_renamed(value, rename) for value in values])
         return text.encode()
@@ -59,37 +59,37 @@ def with_zeros(payload: bytes, are_zeros: Callable[[str], bool]) -> bytes:
         nuid, size, digest = (_only(text, path) for path in _CONTENT)
         if not isinstance(nuid, str) or not isinstance(digest, str) or type(size) is not int:
             return payload
-        if not 0 < size <= _MOST_ZEROS or digest[: len(_SHA256)].lower() != _SHA256 or not are_zeros(nuid):
+        if not 0 < size <= MOST_REPEATED or digest[: len(_SHA256)].lower() != _SHA256 or not are_zeros(nuid):
             return payload
-        zeros = urlsafe_b64encode(_digest_of_zeros(size)).decode()
-        return splice(text, find_spans(text, _CONTENT[-1].steps), [json.dumps(digest[: len(_SHA256)] + zeros)]).encode()
+        zeros = digest_of(b"\0", size)
+        return splice(text, find_spans(text, _CONTENT[-1]), [json.dumps(digest[: len(_SHA256)] + zeros)]).encode()
     except FormatError:
         return payload
 
 
-def _only(text: str, path: JsonPath) -> Any:
+def _only(text: str, path: tuple[Step, ...]) -> Any:
     """Return the value of a path, None unless there is exactly one."""
-    spans = find_spans(text, path.steps)
+    spans = find_spans(text, path)
     short = len(spans) == 1 and spans[0][1] - spans[0][0] < _LONGEST
     return read_json(text[slice(*spans[0])], "a description") if short else None
 
 
-def _digest_of_zeros(size: int) -> bytes:
+def digest_of(byte: bytes, size: int) -> str:
+    """Return SHA-256 of this byte so many times, at most `MOST_REPEATED`, in base64 as clients write it."""
     for steps in range(size // _STEP):  # in this order, so that each needs the one before only
-        _after_zeros(steps)
-    state = _after_zeros(size // _STEP).copy()
-    state.update(bytes(size % _STEP))
-    digest: bytes = state.digest()
-    return digest
+        _after(byte, steps)
+    state = _after(byte, size // _STEP).copy()
+    state.update(byte * (size % _STEP))
+    return urlsafe_b64encode(state.digest()).decode()
 
 
 @cache
-def _after_zeros(steps: int) -> Any:
-    """Return SHA-256 after this number of steps of zeros."""
+def _after(byte: bytes, steps: int) -> Any:
+    """Return SHA-256 after this number of steps of the byte."""
     if not steps:
         return hashlib.sha256()
-    state = _after_zeros(steps - 1).copy()
-    state.update(bytes(_STEP))
+    state = _after(byte, steps - 1).copy()
+    state.update(byte * _STEP)
     return state
 
 

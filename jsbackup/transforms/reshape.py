@@ -5,11 +5,10 @@ name subjects and streams, and an object's metadata are mapped (`maps`, then tho
 masks therefore see the subjects in the backup. Times stay, and so do sequences unless `renumber` counts from 1.
 `obfuscation` comes after all that: it hides what the other changes have made.
 
-What `newest` keeps is only known after a pass over all messages (`filters/newest.py`): `chosen` has the result, and is
-never part of the JSON either.
+What `newest` keeps is only known after a pass over all messages (`filters/newest.py`): `chosen` has the result.
 
-`of_stream` returns the value for one stream: its sources have marks in headers that depend on its config. A value can
-be converted to JSON and back, for plan files and Spark; the secret for hashes is never part of it.
+`of_stream` returns the value for one stream: its sources have marks in headers that depend on its config. The secret
+for hashes is never part of it.
 
 Memory: one input batch and one output batch.
 
@@ -36,7 +35,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import FormatError, PlanRefused, UsageError
+from jsbackup.errors import PlanRefused
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import Columns, columns_from_batch
 from jsbackup.formats.mask_rules import MaskAction, MaskedRows
@@ -253,7 +252,7 @@ def _with_zeroed_objects(
     """Return the batch with the digests of objects whose chunks become zeros."""
     from jsbackup.transforms.object_meta import chunks_of, with_zeros
 
-    zeroing = [matcher(mask.subjects) for mask in masks.masks if mask.action is MaskAction.ZERO]
+    zeroing = [matcher(mask.subjects) for mask in masks.masks if mask.rule.action is MaskAction.ZERO]
     rows = _indices(descriptions) if zeroing else []
     if not rows:
         return batch
@@ -326,7 +325,7 @@ class Reshape:
     newest: NewestRule | None = None
     renumber: bool = False
     chosen: RisingSequences | None = None  # what `newest` keeps, once it is known
-    obfuscation: Obfuscation | None = None  # has a secret, and is never part of the JSON
+    obfuscation: Obfuscation | None = None  # has a secret
 
     def __bool__(self) -> bool:
         """Return whether anything is to be changed."""
@@ -512,69 +511,3 @@ class Reshape:
             for block, mark in zip(column.to_pylist(), marked, strict=True)
         ]
         return with_column(batch, HEADERS, blocks)
-
-    # --- as JSON ---
-
-    def to_json(self) -> JsonObject:
-        """Encode the options as on the command line, with the resulting names and marks."""
-        return {
-            "cut": self.cut.to_json(),
-            "subjects": list(self.filters.subject) or None,
-            "map_subjects": [str(one) for one in self.maps.maps],
-            "renames": dict(self.renames.names),
-            "renamed_subjects": [str(one) for one in self.renames.subjects.maps],
-            "masks": [str(mask) for mask in self.masks.masks],
-            "unmaskable": str(self.masks.unmaskable),
-            "marks": [mark.to_json() for mark in self.marks],
-            **({"unwanted": list(self.unwanted)} if self.unwanted else {}),
-            **({"filters": filters} if (filters := replace(self.filters, subject=()).to_json()) else {}),
-            **({} if self.newest is None else {"newest": self.newest.to_json()}),
-            **({"renumber": True} if self.renumber else {}),
-        }
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> Reshape:
-        """Decode the result of `to_json`. Raises FormatError."""
-        known = Reshape().to_json()
-        if not isinstance(value, dict) or value.keys() - _OPTIONAL != known.keys():
-            raise FormatError("reshape: not the fields that it has")
-        if not isinstance(value["cut"], dict) or not isinstance(value["renames"], dict):
-            raise FormatError("reshape: cut or renames are damaged")
-        names = value["renames"].items()
-        if not all(isinstance(new, str) for _, new in names) or not isinstance(value["marks"], list):
-            raise FormatError("reshape: renames or marks are damaged")
-        try:
-            return cls(
-                Cut.from_json(value["cut"]),
-                _filters(value),
-                SubjectMaps.parse(_texts(value, "map_subjects")),
-                Renames(tuple(names), SubjectMaps.parse(_texts(value, "renamed_subjects"))),
-                Masks.parse(_texts(value, "masks"), _text(value["unmaskable"])),
-                tuple(SourceMark.from_json(mark) for mark in value["marks"]),
-                tuple(_texts(value, "unwanted")) if "unwanted" in value else (),
-                NewestRule.from_json(value["newest"]) if "newest" in value else None,
-                value.get("renumber") is True,
-            )
-        except UsageError as error:
-            raise FormatError(f"reshape: {error.message}") from error
-
-
-# Fields that are only written if they say something.
-_OPTIONAL = {"unwanted", "filters", "newest", "renumber"}
-
-
-def _filters(value: JsonObject) -> Filters:
-    subjects = Filters() if value["subjects"] is None else Filters.parse({"subject": _texts(value, "subjects")})
-    return replace(Filters.from_json(value.get("filters", {})), subject=subjects.subject)
-
-
-def _texts(value: JsonObject, key: str) -> list[str]:
-    if not isinstance(value[key], list):
-        raise FormatError(f"reshape: {key} are damaged")
-    return [_text(text) for text in value[key]]
-
-
-def _text(text: object) -> str:
-    if not isinstance(text, str):
-        raise FormatError("reshape: a text is damaged")
-    return text

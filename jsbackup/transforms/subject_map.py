@@ -29,8 +29,8 @@ from functools import lru_cache
 from itertools import combinations, takewhile
 
 from jsbackup.errors import PlanRefused, UsageError
-from jsbackup.names import BLANKS
-from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
+from jsbackup.names import BLANKS, is_pattern
+from jsbackup.transforms.subjects import check_pattern, contains, intersection, matcher, overlaps, tidy
 
 __all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "is_reserved", "wildcard_of"]
 

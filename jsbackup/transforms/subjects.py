@@ -14,33 +14,17 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from jsbackup.errors import UsageError
-from jsbackup.names import has_blank
+from jsbackup.names import is_pattern
 
 __all__ = [
     "check_pattern",
     "contains",
     "intersection",
     "is_literal",
-    "is_pattern",
     "matcher",
     "overlaps",
     "tidy",
 ]
-
-# Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
-_MAX_BYTES = 4096
-
-
-def is_pattern(text: str) -> bool:
-    """Return whether a server accepts it as a subject to filter by: no empty token, no white space, `>` at the end
-    only.
-    """
-    try:
-        fits = 0 < len(text.encode()) <= _MAX_BYTES
-    except UnicodeEncodeError:
-        return False
-    tokens = text.split(".")
-    return fits and not has_blank(text) and "" not in tokens and ">" not in tokens[:-1]
 
 
 def check_pattern(what: str, text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import jsbackup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.keys import needed, put_passphrase
+from jsbackup.repository.crypto.keys import add_readers, needed
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.api.shop import Shop, look, rows
@@ -84,7 +84,7 @@ def test_a_passphrase(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     jsbackup.backup(shop.url, jsbackup.open(repo, writer_key=writer))
     monkeypatch.setattr(age, "_passphrase", _QuickScrypt)
     opened = Repository.open(LocalStore(repo), GivenKeys(identities=(ME,)))
-    put_passphrase(opened.store, opened.descriptor.id, needed(opened.secret), PASSPHRASE, random=b"abc")
+    add_readers(opened.store, opened.descriptor, needed(opened.secret), [], passphrase=(PASSPHRASE, b"abc"))
     assert rows(jsbackup.open(repo, passphrase=PASSPHRASE).latest()["ORDERS"].messages()) == shop.published
     with pytest.raises(errors.KeyUnavailable):
         jsbackup.open(repo, passphrase="a guess")

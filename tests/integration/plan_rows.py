@@ -296,11 +296,11 @@ ROWS = [
         "Restore it with --replicas 1.",
     ),
     Row(
-        Rule.ASYNC_REPLICAS,
+        Rule.SERVER_REFUSES,
         "cluster",
         "ASYNC --replicas 3",
-        "has persist_mode async, which is for one replica, not 3",
-        "Restore it with --replicas 1.",
+        "the target refuses its configuration: async persist mode is not supported on replicated streams",
+        "or leave the stream out with --exclude ASYNC.",
     ),
     Row(
         Rule.MEMORY_STREAM,
@@ -312,11 +312,11 @@ ROWS = [
     Row(Rule.MEMORY_STREAM, "2.12.8", "FILE --set storage=memory --adapt", "is kept in memory", "--set storage=file."),
     # What was asked for.
     Row(
-        Rule.DUPLICATE_WINDOW,
+        Rule.SERVER_REFUSES,
         "2.12.8",
-        f"FILE --set max_age={60 * SECOND_NS}",
-        "would have a duplicate_window of 120 s, longer than its max_age of 60 s",
-        "A max_age without a unit is in nanoseconds, and 60000000000 are 60 s; write for example --set max_age=7d.",
+        f"FILE --set duplicate_window={10**8 - 1}",
+        "the target refuses its configuration: duplicates window needs to be >= 100ms",
+        "or leave the stream out with --exclude FILE.",
     ),
     Row(
         Rule.LIMIT_TRIMS,

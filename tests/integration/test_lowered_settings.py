@@ -113,8 +113,8 @@ def _streams(url: str) -> set[str]:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"discard": "new", "max_msgs": 100}, "would have discard new and allow_msg_schedules"),
-        ({"allow_msg_counter": True}, "would have allow_msg_counter and allow_msg_schedules"),
+        ({"discard": "new", "max_msgs": 100}, "message scheduling cannot use discard new"),
+        ({"allow_msg_counter": True}, "counter stream cannot use message schedules"),
     ],
 )
 @pytest.mark.parametrize("version", [version for version in MINORS if version >= "2.14"])

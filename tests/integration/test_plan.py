@@ -148,7 +148,6 @@ def targets() -> Iterator[Callable[[str], str]]:
 ELSEWHERE = {
     Rule.NO_TIER: "test_tiers_of_an_account_are_told_by_name",
     **dict.fromkeys((Rule.SERVER_REFUSES, Rule.FIRST_SEQ_EMPTIES), "tests/trials/test_set_values.py"),
-    Rule.MAY_BE_REFUSED: "tests/planning/configs/test_mapping_rules.py",
     Rule.WITHOUT_MESSAGES: "tests/integration/test_config_only.py",
     Rule.ITSELF: "test_clone.py beside this",
     Rule.SAME_STREAM: "test_runbook.py beside this",

@@ -34,7 +34,7 @@ def test_it_is_there_before_the_copy_and_complete_after_it(path: Path) -> None:
     with keeping_names(path, names):
         assert read_key_file(path).secret == names.secret and _mode(path) == 0o600
         names.token("ORDERS")
-    assert read_key_file(path).tokens == {"ORDERS"} and _mode(path) == 0o600
+    assert read_key_file(path).hashes.keys() == {"ORDERS"} and _mode(path) == 0o600
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -45,7 +45,7 @@ def test_it_is_used_again_and_only_gets_more(path: Path) -> None:
     with keeping_names(path, second := names_of_file(path)):
         assert second.token("ORDERS") == one
         second.token("eu")
-    assert read_key_file(path).tokens == {"ORDERS", "eu"} and _mode(path) == 0o600
+    assert read_key_file(path).hashes.keys() == {"ORDERS", "eu"} and _mode(path) == 0o600
 
 
 def test_names_of_another_command_stay(path: Path) -> None:
@@ -54,7 +54,7 @@ def test_names_of_another_command_stay(path: Path) -> None:
         with keeping_names(path, other):
             other.token("theirs")
         one.token("ours")
-    assert read_key_file(path).tokens == {"theirs", "ours"}
+    assert read_key_file(path).hashes.keys() == {"theirs", "ours"}
 
 
 @pytest.mark.parametrize("refused", [UsageError("no"), PlanRefused("no")])
@@ -75,7 +75,7 @@ def test_what_fails_midway_leaves_the_names(path: Path) -> None:
         with pytest.raises(type(error)), keeping_names(path, names := names_of_file(path)):
             names.token(repr(error))
             raise error
-        assert repr(error) in read_key_file(path).tokens
+        assert repr(error) in read_key_file(path).hashes
 
 
 def test_other_files_are_not_touched(path: Path) -> None:
@@ -132,7 +132,7 @@ def test_commands_that_finish_at_the_same_moment_lose_no_names(path: Path) -> No
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(command, range(6)))
-    assert read_key_file(path).tokens == {f"{number}-{one}" for number in range(6) for one in range(2000)}
+    assert read_key_file(path).hashes.keys() == {f"{number}-{one}" for number in range(6) for one in range(2000)}
     assert list(path.parent.iterdir()) == [path] and _mode(path) == 0o600
 
 
@@ -149,7 +149,7 @@ def test_an_interrupt_does_not_stop_the_file_from_being_completed(path: Path, mo
     with pytest.raises(KeyboardInterrupt), keeping_names(path, names := names_of_file(path)):
         monkeypatch.setattr(os, "fsync", interrupted)
         names.token("ORDERS")
-    assert read_key_file(path).tokens == {"ORDERS"} and list(path.parent.iterdir()) == [path]
+    assert read_key_file(path).hashes.keys() == {"ORDERS"} and list(path.parent.iterdir()) == [path]
 
 
 _KILLED = """
@@ -169,7 +169,7 @@ def test_what_a_killed_command_leaves_is_removed_by_the_next(path: Path) -> None
     assert len(list(path.parent.iterdir())) == 3
     with keeping_names(path, names := names_of_file(path)):
         names.token("ORDERS")
-    assert read_key_file(path).tokens == {"ORDERS"} and set(path.parent.iterdir()) == {path, other}
+    assert read_key_file(path).hashes.keys() == {"ORDERS"} and set(path.parent.iterdir()) == {path, other}
 
 
 def test_a_refused_command_leaves_a_file_that_is_not_its_own_any_more(path: Path) -> None:
@@ -205,10 +205,10 @@ def test_a_copy_that_appears_whole_leaves_no_key_file_if_it_fails(path: Path) ->
         (copy / "stream").touch()
         names.token("ORDERS")
         raise KeyboardInterrupt
-    assert read_key_file(path).tokens == {"ORDERS"}
+    assert read_key_file(path).hashes.keys() == {"ORDERS"}
     with pytest.raises(NatsError), keeping_names(path, names_of_file(path), whole=path.parent / "none"):
         raise NatsError("gone")
-    assert read_key_file(path).tokens == {"ORDERS"}
+    assert read_key_file(path).hashes.keys() == {"ORDERS"}
 
 
 def test_names_that_a_failed_copy_cannot_add_are_said(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,19 +9,15 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config import parse_glob
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
-from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs, Target
+from jsbackup.planning.asked import AskedRestore
+from jsbackup.planning.model import RestoreOptions, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.saved_plan import decode_plan, encode_plan, read_plan, refuse_if_changed, write_plan
+from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
-from jsbackup.transforms.cut import AtSequence, AtTime, Cut
-from jsbackup.transforms.filters.filters import Filters
-from jsbackup.transforms.mask import Masks
-from jsbackup.transforms.rename import RenameOptions
-from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_map import SubjectMaps
+from jsbackup.transforms.cut import AtTime, Cut
 from tests.planning.test_plan import NEW, NOW, consumer, existing, stream
 
 MANIFEST = Manifest(
@@ -33,27 +29,35 @@ MANIFEST = Manifest(
     (stream("A", consumers=(consumer("c"),)), stream("B")),
 )
 TARGET = Target(NEW, False, {"A": existing("A", "A.>")})
-RESHAPE = Reshape(
-    Cut(AtSequence(1), AtTime(1_700_000_000_123_456_789)),
-    Filters.parse({"subject": ["A.*", "B.>"], "header": ["X:1"], "payload_match": ["a+"]}),
-    SubjectMaps.parse(["A.x.*=>N.$1"]),
-    masks=Masks.parse(["A.>:$.name=hash", "B.>:header(X-User)=redact"], "drop"),
-)
-OPTIONS = RestoreOptions(
-    streams=(parse_glob("A"), parse_glob("B*")),
-    exclude=(parse_glob("C"),),
-    if_exists=IfExists.REPLACE,
-    consumers=Consumers.CONFIG,
+ASKED = AskedRestore(
+    streams=("A", "B*"),
+    exclude=("C",),
+    if_exists="replace",
+    consumers="config",
     replicas=1,
-    fields={"max_age": 3600, "B*:storage": "memory", "description": None, "metadata": {"k": "v"}},
+    fields=("max_age=1h", "B*:storage=memory", "description=null", 'metadata={"k":"v"}'),
     allow_nothing=True,
 )
-RESHAPED = replace(OPTIONS, renames=RenameOptions.parse(["A=NEW"]), reshape=RESHAPE)
+OPTIONS = restore_options(ASKED)
+RESHAPED = replace(
+    ASKED,
+    rename=("A=NEW",),
+    since="1",
+    until="2023-11-14T22:13:20.123456789Z",
+    subject=("A.*", "B.>"),
+    header=("X:1",),
+    payload_match=("a+",),
+    last_per_subject=2,
+    map_subject=("A.x.*=>N.$1",),
+    mask=("A.>:$.name=hash", "B.>:header(X-User)=redact"),
+    unmaskable="drop",
+)
 
 
-def encoded(options: RestoreOptions = OPTIONS, target: Target = TARGET) -> bytes:
+def encoded(asked: AskedRestore = ASKED, target: Target = TARGET) -> bytes:
+    options = restore_options(asked)
     plan = plan_restore(MANIFEST, target, options)
-    return encode_plan(plan, target, MANIFEST, options, tool="jsbackup t", created=NOW)
+    return encode_plan(plan, target, MANIFEST, asked, cut=options.reshape.cut, tool="jsbackup t", created=NOW)
 
 
 def changed(target: Target = TARGET, options: RestoreOptions = OPTIONS, manifest: Manifest = MANIFEST) -> str:
@@ -69,18 +73,33 @@ def changed(target: Target = TARGET, options: RestoreOptions = OPTIONS, manifest
 def test_options_come_back_as_they_were() -> None:
     saved = decode_plan(encoded(), "plan")
     assert (saved.backup, saved.options) == (MANIFEST.id, OPTIONS)
-    for options in (RestoreOptions(), RESHAPED):
-        assert decode_plan(encoded(options), "plan").options == options
+    for asked in (AskedRestore(), RESHAPED):
+        assert decode_plan(encoded(asked), "plan").options == restore_options(asked)
     saved.refuse_other(MANIFEST)
     with pytest.raises(PlanRefused, match="is not the one that the plan was made for"):
         saved.refuse_other(replace(MANIFEST, tool="another"))
 
 
 def test_a_prefix_comes_back_too() -> None:
-    options = RestoreOptions(renames=RenameOptions.parse(["*=N_*"]))
-    saved = decode_plan(encoded(options), "plan")
-    assert saved.options == options
+    asked = AskedRestore(rename=("*=N_*",))
+    saved = decode_plan(encoded(asked), "plan")
+    assert saved.options == restore_options(asked)
     assert {name: one["as"] for name, one in saved.decided["streams"].items()} == {"A": "N_A", "B": "N_B"}
+
+
+def test_an_edge_that_counts_from_now_stays_where_it_was() -> None:
+    asked = AskedRestore(until="1h", since="1970-01-01T00:00Z")
+    cut = Cut(AtTime(0), AtTime(1_700_000_000_123_456_789))
+    plan = plan_restore(MANIFEST, TARGET, RestoreOptions())
+    data = encode_plan(plan, TARGET, MANIFEST, asked, cut=cut, tool="t", created=NOW)
+    assert decode_plan(data, "plan").options.reshape.cut == cut
+
+
+def test_nothing_about_a_secret_is_saved() -> None:
+    asked = AskedRestore(obfuscate=True, obfuscation_key="key.json")
+    plan = plan_restore(MANIFEST, TARGET, RestoreOptions())
+    data = encode_plan(plan, TARGET, MANIFEST, asked, cut=Cut(), tool="t", created=NOW)
+    assert b"obfuscat" not in data and decode_plan(data, "plan").options == RestoreOptions()
 
 
 def test_a_target_that_is_the_same_is_taken_and_what_has_changed_is_told() -> None:
@@ -104,13 +123,14 @@ def test_many_differences_are_counted() -> None:
     manifest = replace(MANIFEST, streams=many)
     options = RestoreOptions()
     plan = plan_restore(manifest, TARGET, options)
-    saved = decode_plan(encode_plan(plan, TARGET, manifest, options, tool="t", created=NOW), "plan")
+    data = encode_plan(plan, TARGET, manifest, AskedRestore(), cut=Cut(), tool="t", created=NOW)
+    saved = decode_plan(data, "plan")
     with pytest.raises(PlanRefused, match=r"; and \d+ more"):
         refuse_if_changed(saved, plan_restore(manifest, TARGET, replace(options, wire=SendAs.V2)), TARGET)
 
 
 def test_every_truncated_or_damaged_file_is_refused() -> None:
-    data = encoded(RestoreOptions(streams=(parse_glob("B"),)))
+    data = encoded(AskedRestore(streams=("B",)))
     for size in range(len(data.rstrip())):
         with pytest.raises((FormatError, UnsupportedError)):
             decode_plan(data[:size], "plan")
@@ -131,13 +151,17 @@ def test_every_truncated_or_damaged_file_is_refused() -> None:
         ("manifest_sha256", "00", FormatError),
         ("decided", [], FormatError),
         ("options", {}, FormatError),
-        ("options.rename", "A=B", UnsupportedError),
+        ("options.rename", "A=B", FormatError),
+        ("options.obfuscate", True, UnsupportedError),
+        ("options.if_exists", "perhaps", FormatError),
+        ("options.unmaskable", "perhaps", FormatError),
+        ("options.mask", ["A.>:$.name"], UsageError),
         ("options.wire", "v1", UnsupportedError),
-        ("options.fields", {"B*:storage": "tape"}, UsageError),
+        ("options.fields", ["B*:storage=tape"], UsageError),
         ("options.replicas", 9, FormatError),
         ("options.streams", ["a.b"], UsageError),
-        ("options.fields", {"name": "B"}, UsageError),
-        ("options.fields", {"max_age": "long"}, UsageError),
+        ("options.fields", ['name="B"'], UsageError),
+        ("options.fields", ["max_age=long"], UsageError),
     ],
 )
 def test_a_document_that_is_no_plan_of_ours_is_refused(field: str, value: Any, error: type[JsBackupError]) -> None:
@@ -164,7 +188,7 @@ def test_decisions_of_others_only_make_it_refuse() -> None:
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     write_plan(path, encoded())
-    write_plan(path, encoded(RestoreOptions()))
+    write_plan(path, encoded(AskedRestore()))
     assert read_plan(path).options == RestoreOptions()
     assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
     with pytest.raises(JsBackupError, match="cannot write the plan"):

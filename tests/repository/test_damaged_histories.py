@@ -56,7 +56,7 @@ PAIRS = [
 ]
 
 # What a history may lose. Without the others nothing can be opened, or nobody knows who is at work.
-SPARED = {ObjectKind.DESCRIPTOR, ObjectKind.LEASE, ObjectKind.IDENTITY, ObjectKind.READER, ObjectKind.WRITER}
+SPARED = {ObjectKind.DESCRIPTOR, ObjectKind.LEASE, ObjectKind.IDENTITY, ObjectKind.READERS, ObjectKind.WRITER}
 
 Restorable = dict[str, tuple[frozenset[tuple[str, str]], bool]]
 """What can be restored of each backup (stream, and what of it), and whether that is all, by its id."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import FormatError, PlanRefused
-from jsbackup.transforms.copied_from import Mend, SourceMark, follow_headers, source_marks
+from jsbackup.errors import PlanRefused
+from jsbackup.transforms.copied_from import Mend, follow_headers, source_marks
 from jsbackup.transforms.reshape import Reshape
 
 BEFORE = {
@@ -95,14 +95,6 @@ def test_hostile_headers_stay_or_follow(value: str, junk: bytes) -> None:
         raw = b"NATS/1.0\r\n" + name.encode() + b": " + value.encode("utf-8", "replace") + junk + b"\r\n\r\n"
         assert follow_headers(raw, MARKS, lambda n: n, lambda s: s).startswith(b"NATS/1.0\r\n")
         assert follow_headers(junk, MARKS, lambda n: n, lambda s: s) == junk
-
-
-def test_marks_survive_json() -> None:
-    assert [SourceMark.from_json(json.loads(json.dumps(mark.to_json()))) for mark in MARKS] == list(MARKS)
-    good = MARKS[0].to_json()
-    for bad in (None, {}, {**good, "mapped": 1}, {**good, "before": ["a", "b"]}, {**good, "after": ["a", "b", 3]}):
-        with pytest.raises(FormatError):
-            SourceMark.from_json(bad)
 
 
 def test_an_origin_that_is_made_anew_is_known_by_its_name_alone() -> None:

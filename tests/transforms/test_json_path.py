@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.transforms.json_path import JsonPath, Step, StepKind
+from jsbackup.transforms.json_path import Step, StepKind, parse_path
 
 MEMBER, ELEMENT, EVERY, ANYWHERE = StepKind.MEMBER, StepKind.ELEMENT, StepKind.EVERY, StepKind.ANYWHERE
 
@@ -30,7 +30,7 @@ MEMBER, ELEMENT, EVERY, ANYWHERE = StepKind.MEMBER, StepKind.ELEMENT, StepKind.E
     ],
 )
 def test_paths_are_understood(text: str, steps: tuple[Step, ...]) -> None:
-    assert JsonPath.parse(text) == JsonPath(text, steps)
+    assert parse_path(text) == steps
 
 
 @pytest.mark.parametrize(
@@ -38,39 +38,39 @@ def test_paths_are_understood(text: str, steps: tuple[Step, ...]) -> None:
     [
         ("", "not a JSON path"),
         ("a.b", "not a JSON path"),
-        ("$a", "not understood"),
-        ("$.", "not understood"),
-        ("$..", "not understood"),
-        ("$...a", "not understood"),
-        ("$.a[?(@.x)]", "a filter"),
-        ("$.a[?@.x]", "a filter"),
-        ("$[1:2]", "a slice"),
-        ("$[:-1]", "a slice"),
-        ("$[-1]", "an index from the end"),
-        ("$['a','b']", "a union"),
-        ("$[0,1]", "a union"),
-        ("$..*", "'..' with anything but a name"),
-        ("$..[*]", "'..' with anything but a name"),
-        ("$..[0]", "'..' with anything but a name"),
-        ("$[(@.length-1)]", "a script"),
-        ("$[01]", "not understood"),
-        ("$[9999999999]", "not understood"),
-        (r"$['\u0041']", "not understood"),
-        ("$['a'", "not understood"),
-        ("$.a b", "not understood"),
-        ("$" + ".a" * 65, "not understood"),
+        ("$a", "not supported"),
+        ("$.", "not supported"),
+        ("$..", "not supported"),
+        ("$...a", "not supported"),
+        ("$.a[?(@.x)]", "not supported"),
+        ("$.a[?@.x]", "not supported"),
+        ("$[1:2]", "not supported"),
+        ("$[:-1]", "not supported"),
+        ("$[-1]", "not supported"),
+        ("$['a','b']", "not supported"),
+        ("$[0,1]", "not supported"),
+        ("$..*", "not supported"),
+        ("$..[*]", "not supported"),
+        ("$..[0]", "not supported"),
+        ("$[(@.length-1)]", "not supported"),
+        ("$[01]", "not supported"),
+        ("$[9999999999]", "not supported"),
+        (r"$['\u0041']", "not supported"),
+        ("$['a'", "not supported"),
+        ("$.a b", "not supported"),
+        ("$" + ".a" * 65, "not supported"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(text: str, said: str) -> None:
+def test_what_is_not_supported_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said.replace(".", r"\.")):
-        JsonPath.parse(text)
+        parse_path(text)
 
 
 @settings(deadline=None)
 @given(st.one_of(st.text(max_size=30), st.from_regex(r"\$[.\[\]'\"*a0,:?@\\() -]{0,20}", fullmatch=True)))
 def test_any_text_is_a_path_or_a_usage_error(text: str) -> None:
     try:
-        path = JsonPath.parse(text)
+        path = parse_path(text)
     except UsageError:
         return
-    assert path.text == text and len(path.steps) <= 64
+    assert len(path) <= 64

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.names import is_pattern
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
-from jsbackup.transforms.subjects import intersection, is_pattern, overlaps
+from jsbackup.transforms.subjects import intersection, overlaps
 from tests.transforms.messages import all_literals, patterns, tokens
 from tests.transforms.test_subjects import by_the_rule
 

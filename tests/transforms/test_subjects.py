@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
+from jsbackup.names import is_pattern
+from jsbackup.transforms.subjects import check_pattern, contains, intersection, matcher, overlaps, tidy
 from tests.transforms.messages import all_literals, patterns
 
 UNIVERSE = all_literals()

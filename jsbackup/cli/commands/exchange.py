@@ -144,7 +144,7 @@ def import_(
     wrote. A stream without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME
     get what clients need of a bucket or an object store.
     """
-    from jsbackup.repository.checks.verify_run import tend_readers
+    from jsbackup.repository.checks.verify_run import lost_readers
 
     chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
     if found := _URL.match(directory):
@@ -213,7 +213,7 @@ def import_(
             clock_ns=time.time_ns,
             random=os.urandom,
         )
-    return stored_result(report.manifest, report.streams, report.failures, lost_readers=tend_readers(repository))
+    return stored_result(report.manifest, report.streams, report.failures, lost_readers=lost_readers(repository))
 
 
 def _read_tables(
@@ -237,7 +237,7 @@ def _read_tables(
     from jsbackup.pipeline.tables.table_files import find_tables
     from jsbackup.pipeline.tables.table_rows import row_tasks
     from jsbackup.pipeline.tables.writing import TableFormat
-    from jsbackup.repository.checks.verify_run import tend_readers
+    from jsbackup.repository.checks.verify_run import lost_readers
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
     tables = find_tables(path, TableFormat(kind), stream)
@@ -269,7 +269,7 @@ def _read_tables(
             said += f", for {' and '.join(default_subjects(name))} alone, and {one.others:,} of its "
             said += f"{format_count(one.stream.captured.messages, 'message')} {other}"
         shared.output.note(f"{said}; see --stream-config")
-    return stored_result(manifest, stored, (), lost_readers=tend_readers(repository))
+    return stored_result(manifest, stored, (), lost_readers=lost_readers(repository))
 
 
 @click.command(cls=Command, chooses=True, on_spark=True)

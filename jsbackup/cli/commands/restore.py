@@ -77,8 +77,7 @@ def plan(
     It also says which backup `latest` is, and which other backups have what that one lacks, as a restore does.
 
     Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
-    something that you asked for, else that of the refusals. A server may still refuse what only it knows, such as
-    limits in its configuration file.
+    something that you asked for, else that of the refusals.
     """
     if accounts.all_accounts:
         from jsbackup.cli.commands.all_accounts import plan_all
@@ -111,7 +110,8 @@ def plan(
         from jsbackup.planning.saved_plan import encode_plan, write_plan
 
         manifest, created = finder.choice.manifest, format_time(time.time_ns())
-        data = encode_plan(preview.plan, preview.target, manifest, options, tool=TOOL, created=created)
+        cut = options.reshape.cut
+        data = encode_plan(preview.plan, preview.target, manifest, asked, cut=cut, tool=TOOL, created=created)
         write_plan(output_file, data)
         saved = str(output_file)
     document = plan_json(finder, preview, saved)

@@ -57,7 +57,7 @@ from jsbackup.planning.interrupted import about_copy, about_leftover, find_copie
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
-from jsbackup.repository.checks.verify_run import tend_readers
+from jsbackup.repository.checks.verify_run import lost_readers
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
     EMPTIED,
@@ -500,7 +500,7 @@ def finish_backup(
     begun.receipts.settle(folders)
     if begun.lock is not None:
         begun.lock.lock_manifest(manifest)
-    return BackupReport(manifest, tuple(results), failures, notes, tend_readers(repository))
+    return BackupReport(manifest, tuple(results), failures, notes, lost_readers(repository))
 
 
 def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:

@@ -29,8 +29,8 @@ from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.verify_run import Flaw, check_writers
-from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
+from jsbackup.repository.checks.verify_run import check_readers, check_writers
+from jsbackup.repository.crypto.readers import Flaw
 from jsbackup.repository.inventory import Inventory, UnreadableBackup, find_missing
 from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, is_gone, list_leases, read_lease
@@ -269,7 +269,7 @@ class RepositoryStatus:
     removed: tuple[Gap, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     damaged: frozenset[str] = frozenset()
-    keys: tuple[Flaw | BrokenReader, ...] = ()
+    keys: tuple[Flaw, ...] = ()
     free_bytes: int | None = None
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
@@ -333,7 +333,7 @@ def take_status(
         damaged=damaged | lost.keys(),
         keys=(
             *check_writers(repository),
-            *examine_readers(repository.store, repository.descriptor, repository.signers).broken,
+            *check_readers(repository),
         ),
         free_bytes=_free_bytes(repository.store),
     )

@@ -38,7 +38,7 @@ from jsbackup.engine.restore.run import RestoredStream, RestoreRun
 from jsbackup.engine.restore.sampling import refuse_absent, sample_live
 from jsbackup.engine.restore.send_archive import Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, try_configs
+from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, refused_configs
 from jsbackup.errors import FormatError, NatsError
 from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
@@ -216,7 +216,8 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_snapshot_allowed(js, plan)
-        await try_configs(js, plan, target, run.random)
+        refused = await refused_configs(js, plan)
+        refuse_if_refused(replace(plan, refusals=tuple(refused)), "cloned", "jsbackup clone --dry-run")
         marking = await may_update(js)
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))

@@ -349,7 +349,7 @@ async def _left_out(
         by += [option for option, name in _SUBJECTS.items() if getattr(reshape.filters, name)]
     if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in parts_of(entry.segments)):
         counts.append(await _by_cut(js, action, there, reshape.cut))
-        by += [f"--{name}" for name in reshape.cut.to_json()]
+        by += [f"--{name}" for name in reshape.cut.typed]
     counts = [count for count in counts if count.messages] or [_Count(0, True)]
     most = max(counts, key=lambda count: count.messages)
     exact = most.exact and (len(counts) == 1 or most.messages >= held)  # both may leave out the same messages, or not

@@ -27,7 +27,7 @@ from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSetti
 from jsbackup.engine.restore.sampling import sample_stored
 from jsbackup.engine.restore.send_archive import StoredSupply, Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.target import check_allowed, look_at, may_update, not_allowed, try_configs
+from jsbackup.engine.restore.target import check_allowed, look_at, may_update, not_allowed, refused_configs
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import FailedProof, Failure
@@ -140,7 +140,7 @@ async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now
     target = replace(target, round_trip_seconds=await js.link.rtt())
     plan = await in_thread(make, target)
     permissions = await not_allowed(js, [action for action in plan.actions if action.name not in target.silent])
-    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code)]
+    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code), *await refused_configs(js, plan)]
     warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
     return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)
 
@@ -207,9 +207,7 @@ async def run_restore(
 async def prepare_restore(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
 ) -> Prepared:
-    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed, but
-    `try_configs`.
-    """
+    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed."""
     prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
     return await refuse_part(js, prospect, await in_thread(make_sure, manifest, prospect, run.settings))
 
@@ -238,7 +236,7 @@ async def _look_and_plan(
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
     _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
-    await try_configs(js, plan, target, run.random)
+    refuse_if_refused(replace(plan, refusals=tuple(await refused_configs(js, plan))))
     return Prospect(planning, plan, marking)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -19,42 +18,19 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import lifted_fields
-from jsbackup.planning.interrupted import is_marked, staged_config, staging_prefix
+from jsbackup.planning.configs.stream_config import questions_about
+from jsbackup.planning.interrupted import is_marked, staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
-from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.protocol.responses import ErrCode, lacks_stream
-from jsbackup.strict_json import write_json
+from jsbackup.protocol import api
+from jsbackup.protocol.responses import ErrCode
+from jsbackup.shell import shell_word
 
-__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed", "try_configs"]
+__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed", "refused_configs"]
 
 _log = logging.getLogger(__name__)
 
 _NOWHERE = "jsbackup-probe"
-# What a stream that tries a configuration has not: the plan checks it, and it would make that stream active.
-_NOT_TRIED = frozenset(
-    {
-        "description",
-        "first_seq",
-        "metadata",
-        "mirror",
-        "name",
-        "republish",
-        "sealed",
-        "sources",
-        "subject_transform",
-        "subjects",
-    }
-)
-# What servers accept in any combination, within limits of the account.
-_OF_ANY_KIND = _NOT_TRIED | {
-    "max_age",
-    "max_bytes",
-    "max_msgs",
-    "max_msgs_per_subject",
-    "num_replicas",
-    "placement",
-}
 # So that a thousand streams take seconds over a slow link, not minutes.
 _AT_ONCE = 32
 
@@ -175,51 +151,54 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 
 
-async def try_configs(js: JetStream, plan: RestorePlan, target: Target, random: Callable[[int], bytes]) -> None:
-    """Raise PlanRefused if the target refuses a configuration by limits or rules of its own, which no plan can know.
+async def refused_configs(js: JetStream, plan: RestorePlan) -> list[Finding]:
+    """Return a refusal for each stream whose configuration the target's servers do not accept. Nothing is changed.
 
-    For each kind of configuration that no stream there has, an empty stream is made and removed again. It is marked as
-    the copy of a replace, which the next restore removes if this one is killed. Where that is not allowed, or fails for
-    another reason, nothing is known.
+    Server source: 2.10 to 2.15 check the configuration in a STREAM.UPDATE as they check that of a restore
+    (`checkStreamCfg`, also against limits of their configuration file), and only then compare its name with that in the
+    subject. Here the two differ: a request that passes the check is refused for that, and cannot change a stream.
+
+    Streams that the plan refuses are not asked about. Where the request is not allowed or not answered, nothing is
+    known: servers then refuse the restore of that stream.
     """
-    known = {_kind_of(stream.config) for stream in target.streams.values()}
-    kinds: dict[bytes, list[Action]] = {}
-    for action in plan.actions:
-        tried = action.wire is not SendAs.OPAQUE and not action.config.get("mirror")
-        if tried and (kind := _kind_of(action.config)) not in known:
-            kinds.setdefault(kind, []).append(action)
-    refusals: list[Finding] = []
-    for first, *others in kinds.values():
-        if await _denied_removal(js, first.name) is not None:
-            return
-        config = {field: value for field, value in first.config.items() if field not in _NOT_TRIED}
-        config |= staged_config(first.name, random(4).hex(), None, "")
-        try:
-            await js.create_stream(config)
-        except NatsError as error:
-            _log.debug("stream %s could not be tried: %s", first.name, error.message)
-            if isinstance(error, ApiError) and error.err_code == ErrCode.INVALID_CONFIG:
-                hint = "Change it with --set, or leave the stream out with --exclude."
-                reason = f"the target refuses its configuration: {error.message.partition(': ')[2]}"
-                names = [action.entry.name for action in (first, *others)]
-                refusals += [Finding(name, Rule.SERVER_REFUSES, reason, hint) for name in names]
-        finally:
-            with suppress(NatsError):
-                await asyncio.shield(js.delete_stream(config["name"]))
-    refuse_if_refused(replace(plan, refusals=tuple(refusals)))
+    refused = {finding.stream for finding in plan.refusals}
+    actions = [action for action in plan.actions if action.entry.name not in refused and action.name != _NOWHERE]
+    if not actions or not await may_update(js):
+        return []
+    findings = await gather_some(_AT_ONCE, partial(_refused_config, js), actions)
+    return [finding for finding in findings if finding is not None]
 
 
-def _kind_of(config: JsonObject) -> bytes:
-    kind = {field: value for field, value in config.items() if field not in _OF_ANY_KIND and value and value != -1}
-    return write_json(kind, "a configuration", sort_keys=True)
+async def _refused_config(js: JetStream, action: Action) -> Finding | None:
+    try:
+        for config in questions_about(action.config):
+            await _ask_without_effect(js, config)
+    except ApiError as error:
+        if error.code == 400 or error.err_code == ErrCode.INVALID_CONFIG:
+            reason = f"the target refuses its configuration: {error.message.partition(': ')[2]}"
+            hint = f"Change it with --set, or leave the stream out with --exclude {shell_word(action.entry.name)}."
+            return Finding(action.entry.name, Rule.SERVER_REFUSES, reason, hint)
+    except NatsError as error:
+        _log.debug("the configuration of stream %s could not be checked: %s", action.name, error.message)
+    return None
+
+
+async def _ask_without_effect(js: JetStream, config: JsonObject) -> None:
+    """Ask to update a stream with this configuration, on the subject of another name. Raises as `js.ask` if the
+    configuration is not accepted.
+    """
+    request = api.stream_update(js.prefix, config)
+    try:
+        await js.ask(replace(request, subject=js.prefix.subject("STREAM", "UPDATE", _NOWHERE)))
+    except ApiError as error:
+        if error.err_code != ErrCode.STREAM_MISMATCH:
+            raise
 
 
 async def may_update(js: JetStream) -> bool:
     """Return whether STREAM.UPDATE is allowed."""
     try:
-        await js.update_stream({"name": _NOWHERE, "subjects": [f"{_NOWHERE}.update"]})
-    except NatsPermissionDenied:
+        await _ask_without_effect(js, {"name": f"{_NOWHERE}-other"})
+    except (NatsPermissionDenied, ApiError):
         return False
-    except ApiError as error:
-        return lacks_stream(error)
-    return False
+    return True

@@ -352,7 +352,7 @@ def _manifest(plan: ChangedCopyPlan, new: NewBackup, made: Sequence[Made]) -> Ma
 
 def _source(plan: ChangedCopyPlan) -> Source:
     before, options = plan.manifest, plan.options
-    done = {"backup": before.id, "options": options.words, "cut": options.reshape.cut.to_json()}
+    done = {"backup": before.id, "options": options.words, "cut": options.reshape.cut.typed}
     if options.reshape.obfuscation is not None:  # without the values of options, which name streams and subjects
         done["options"] = list(dict.fromkeys(word.partition(" ")[0] for word in options.words))
         return obfuscated_source(before.source, done)

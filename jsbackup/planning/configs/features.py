@@ -7,7 +7,7 @@ release lacks is left out if it has its default, and refused otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,34 +54,26 @@ class Lacking:
 _NOTHING: tuple[Any, ...] = (None, False, 0, "", [])
 
 
-def _set(value: Any) -> bool:
-    """Return whether a value is set: not absent, false, zero, empty, nor Go's zero time."""
-    return bool(value) and value != ZERO_TIME
-
-
-def _beyond(*defaults: str) -> Callable[[Any], bool]:
-    return lambda value: _set(value) and value not in defaults
-
-
-# field -> (first release, whether the value uses the feature). Fields not listed are as old as 2.10.
-_STREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
-    "allow_msg_ttl": ((2, 11), _set),
-    "subject_delete_marker_ttl": ((2, 11), _set),
-    "allow_msg_counter": ((2, 12), _set),
-    "allow_atomic": ((2, 12), _set),
-    "allow_msg_schedules": ((2, 12), _set),
-    "persist_mode": ((2, 12), _beyond("default")),
-    "allow_batched": ((2, 14), _set),
+# field -> first release. Fields not listed are as old as 2.10.
+_STREAM: Mapping[str, Version] = {
+    "allow_msg_ttl": (2, 11),
+    "subject_delete_marker_ttl": (2, 11),
+    "allow_msg_counter": (2, 12),
+    "allow_atomic": (2, 12),
+    "allow_msg_schedules": (2, 12),
+    "persist_mode": (2, 12),
+    "allow_batched": (2, 14),
 }
-# Fields of a mirror or source.
-_UPSTREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {"consumer": ((2, 14), _set)}
-_CONSUMER: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
-    "pause_until": ((2, 11), _set),
-    "priority_groups": ((2, 11), _set),
-    "priority_policy": ((2, 11), _beyond("none")),
-    "priority_timeout": ((2, 11), _set),
-    "sourcing": ((2, 14), _set),
+_UPSTREAM: Mapping[str, Version] = {"consumer": (2, 14)}  # of a mirror or source
+_CONSUMER: Mapping[str, Version] = {
+    "pause_until": (2, 11),
+    "priority_groups": (2, 11),
+    "priority_policy": (2, 11),
+    "priority_timeout": (2, 11),
+    "sourcing": (2, 14),
 }
+# Words that use no feature, as an absent, false, zero or empty value does.
+_DEFAULTS: Mapping[str, str] = {"persist_mode": "default", "priority_policy": "none"}
 # Newer values of old fields: (field, value) -> first release.
 _CONSUMER_VALUES: Mapping[tuple[str, str], Version] = {
     ("priority_policy", "prioritized"): (2, 12),
@@ -89,40 +81,41 @@ _CONSUMER_VALUES: Mapping[tuple[str, str], Version] = {
 }
 
 
-def _too_new(
-    config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]
-) -> Iterator[Lacking]:
-    for name, (since, used) in table.items():
-        if since > target[: len(since)] and used(config.get(name)):
+def _too_new(config: JsonObject, target: Version, table: Mapping[str, Version]) -> Iterator[Lacking]:
+    for name, since in table.items():
+        value = config.get(name)
+        if since > target[: len(since)] and value and value not in (ZERO_TIME, _DEFAULTS.get(name)):
             yield Lacking(name, since)
 
 
 def lacking_for_stream(config: JsonObject, target: Version) -> list[Lacking]:
     """Return the fields of a stream's config that a target of this version does not support."""
-    found = list(_too_new(config, target, _STREAM))
+    lacking = list(_too_new(config, target, _STREAM))
     for upstream in (config.get("mirror"), *(config.get("sources") or ())):
-        for lacking in _too_new(upstream, target, _UPSTREAM) if isinstance(upstream, dict) else ():
-            named = Lacking(f"{lacking.field} of a mirror or source", lacking.since)
-            found += [named] if named not in found else []
-    return found
+        for unknown in _too_new(upstream, target, _UPSTREAM) if isinstance(upstream, dict) else ():
+            named = Lacking(f"{unknown.field} of a mirror or source", unknown.since)
+            lacking += [named] if named not in lacking else []
+    return lacking
 
 
 def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
     """Return the fields of a consumer's config that a target of this version does not support."""
-    found = list(_too_new(config, target, _CONSUMER))
+    lacking = list(_too_new(config, target, _CONSUMER))
     for (name, value), since in _CONSUMER_VALUES.items():
-        if config.get(name) == value and since > target[: len(since)] and all(f.field != name for f in found):
-            found.append(Lacking(f"{name} {value}", since))
-    return found
+        if (
+            config.get(name) == value
+            and since > target[: len(since)]
+            and all(unknown.field != name for unknown in lacking)
+        ):
+            lacking.append(Lacking(f"{name} {value}", since))
+    return lacking
 
 
-def _fit(config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]) -> JsonObject:
+def _fit(config: JsonObject, target: Version, table: Mapping[str, Version]) -> JsonObject:
     # Absent, false, zero and empty are the same to the server. Leaving them out keeps the request small enough for
     # servers with a message limit of a kilobyte.
     fitted = {
-        k: v
-        for k, v in config.items()
-        if v not in _NOTHING and (k not in table or table[k][0] <= target[: len(table[k][0])])
+        k: v for k, v in config.items() if v not in _NOTHING and table.get(k, ()) <= target[: len(table.get(k, ()))]
     }
     # The server writes its own version and API level into the metadata; elsewhere they would be wrong.
     metadata = {k: v for k, v in (config.get("metadata") or {}).items() if not k.startswith("_nats.")}

@@ -8,7 +8,7 @@ Durations are nanoseconds, or numbers with a unit (`7d`).
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -24,25 +24,15 @@ __all__ = [
     "FIELDS",
     "OURS",
     "Shape",
-    "about_unit",
     "against_overrides",
     "against_subjects",
-    "check_override",
     "has_shape",
     "overriding",
     "parse_override",
-    "problem_of",
-    "shape_of",
     "trims",
     "unitless_duration",
 ]
 
-
-# --- override values ---
-#
-# The values that `--set` accepts for fields with parts: objects, lists of objects, and metadata.
-#
-# Servers refuse an unknown name inside of an object, or a value of another type, when the restore has begun.
 
 # The type of a value, the fields of an object, or a list of one element: the shape of all elements.
 Shape: TypeAlias = "type | Mapping[str, Shape] | list[Shape]"
@@ -57,47 +47,68 @@ _UPSTREAM: Mapping[str, Shape] = {
     "external": {"api": str, "deliver": str},
     "consumer": {"name": str, "deliver_subject": str},
 }
-_SHAPES: Mapping[str, Shape] = {
+_OF_TYPE: Mapping[type, str] = {
+    str: "description retention storage compression discard persist_mode",
+    int: "max_consumers max_msgs max_msgs_per_subject max_bytes max_age max_msg_size first_seq num_replicas "
+    "duplicate_window subject_delete_marker_ttl",
+    bool: "no_ack sealed deny_delete deny_purge allow_rollup_hdrs allow_direct mirror_direct discard_new_per_subject "
+    "allow_atomic allow_msg_counter allow_msg_schedules allow_msg_ttl allow_batched",
+}
+FIELDS: Mapping[str, Shape] = {
+    **{name: kind for kind, names in _OF_TYPE.items() for name in names.split()},
+    "subjects": [str],
     "mirror": _UPSTREAM,
     "sources": [_UPSTREAM],
     "subject_transform": _TRANSFORM,
     "placement": {"cluster": str, "tags": [str], "preferred": str},
     "republish": {"src": str, "dest": str, "headers_only": bool},
     "consumer_limits": {"inactive_threshold": int, "max_ack_pending": int},
+    "metadata": {},
 }
+"""The fields of a stream's configuration and their shapes."""
 _NANOSECONDS = frozenset({"inactive_threshold"})
 _TYPES: Mapping[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}
+_EXAMPLES: Mapping[type, str] = {str: '"words"', int: "1000", bool: "true", list: '["orders.>"]'}
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "retention": ("limits", "interest", "workqueue"),
+    "storage": ("file", "memory"),
+    "compression": ("none", "s2"),
+    "discard": ("old", "new"),
+    "persist_mode": ("default", "async"),
+}
+_DURATIONS = frozenset({"max_age", "duplicate_window", "subject_delete_marker_ttl"})
+_INT64 = (1 << 63) - 1
+_SECOND_NS = 1_000_000_000
 
 OURS = "jsbackup."
 """What metadata keys of jsbackup begin with. They mark half-made streams and copies, which later commands remove."""
 
 
-def shape_of(field: str, kind: type) -> Shape:
-    """Return what the value of a field of this type has to be."""
-    return [str] if field == "subjects" else _SHAPES.get(field, {} if kind is dict else kind)
-
-
 def has_shape(value: Any, shape: Shape) -> bool:
     """Return whether a value that a server wrote, perhaps a newer one, can be read; null is the same as absent."""
-    return _problem(value, shape, "", strict=False) is None
+    return _misshapen(value, shape, "", strict=False) is None
 
 
-def problem_of(field: str, value: Any) -> tuple[str, str] | None:
-    """Return what is wrong with the parts of a field's value, and a hint ("" for none); None if nothing is."""
-    if field == "metadata":
-        return _problem_of_metadata(value)
-    if field not in _SHAPES:
+def _problem(field: str, value: Any) -> tuple[str, str] | None:
+    """Return what is wrong with the value of a field, and a hint ("" for none); None if nothing is.
+
+    Servers ignore an unknown name inside of an object (before 2.12), or refuse it when the restore has begun.
+    """
+    if value is None:
         return None
-    if problem := _problem(value, _SHAPES[field], ""):
+    if problem := _misshapen(value, FIELDS[field], "", strict=field != "metadata"):
         return problem
-    for one in value if field == "sources" else [value] if field == "mirror" else ():
-        if not isinstance(one, dict) or not one.get("name"):
+    words = _WORDS.get(field, ())
+    if words and value not in words:
+        return f"must be one of {', '.join(words)}", ""
+    if FIELDS[field] is int and not -1 <= value <= _INT64:
+        return "must be a whole number from -1 to 2^63-1", ""
+    if field == "subjects" and not (value and all(value)):
+        return "must be a list of subjects", ""
+    for origin in value if field == "sources" else [value] if field == "mirror" else ():
+        if not origin.get("name"):
             return "has no name of a stream", 'Write for example {"name": "ORDERS"}.'
-    return None
-
-
-def _problem_of_metadata(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    for key, text in value.items():
+    for key, text in value.items() if field == "metadata" else ():
         if key.startswith(OURS):
             return f"the key {key[:80]!r} is one that jsbackup sets itself", "Leave it out, or choose another key."
         if not isinstance(text, str):
@@ -105,7 +116,8 @@ def _problem_of_metadata(value: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _problem(value: Any, shape: Shape, where: str, *, strict: bool = True) -> tuple[str, str] | None:
+def _misshapen(value: Any, shape: Shape, where: str, *, strict: bool) -> tuple[str, str] | None:
+    """Return the problem of a value or a part of it, named `where`. `strict`: an object has no other fields."""
     if value is None:  # as if it were left out
         return None
     at = f"{where} " if where else ""
@@ -117,47 +129,17 @@ def _problem(value: Any, shape: Shape, where: str, *, strict: bool = True) -> tu
     if isinstance(shape, list):
         if not isinstance(value, list) or None in value:
             return f"{at}must be a list without null", ""
-        return next((found for one in value if (found := _problem(one, shape[0], where, strict=strict))), None)
+        problems = (_misshapen(part, shape[0], where, strict=strict) for part in value)
+        return next(filter(None, problems), None)
     if not isinstance(value, dict):
         return f"{at}must be an object", ""
     for name, part in value.items():
-        if name not in shape:
-            if not strict:
-                continue
+        if name not in shape and strict:
             return f"{at}has no field {name[:80]!r}", nearest(name, list(shape)) or f"Fields: {', '.join(shape)}."
-        if found := _problem(part, shape[name], f"{where}.{name}" if where else name, strict=strict):
-            return found
+        inner = f"{where}.{name}" if where else name
+        if name in shape and (problem := _misshapen(part, shape[name], inner, strict=strict)):
+            return problem
     return None
-
-
-_KINDS: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
-_OF_KIND: Mapping[type, str] = {
-    str: "description retention storage compression discard persist_mode",
-    list: "subjects sources",
-    dict: "subject_transform placement mirror republish consumer_limits metadata",
-    int: "max_consumers max_msgs max_msgs_per_subject max_bytes max_age max_msg_size first_seq num_replicas "
-    "duplicate_window subject_delete_marker_ttl",
-    bool: "no_ack sealed deny_delete deny_purge allow_rollup_hdrs allow_direct mirror_direct discard_new_per_subject "
-    "allow_atomic allow_msg_counter allow_msg_schedules allow_msg_ttl allow_batched",
-}
-FIELDS: Mapping[str, type] = {name: kind for kind, names in _OF_KIND.items() for name in names.split()}
-"""The fields of a stream's configuration and their types."""
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "retention": ("limits", "interest", "workqueue"),
-    "storage": ("file", "memory"),
-    "compression": ("none", "s2"),
-    "discard": ("old", "new"),
-    "persist_mode": ("default", "async"),
-}
-_DURATIONS = frozenset({"max_age", "duplicate_window", "subject_delete_marker_ttl"})
-_INT64 = (1 << 63) - 1
-_SECOND_NS = 1_000_000_000
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -173,17 +155,19 @@ def parse_override(text: str) -> tuple[str, Any]:
     if field not in FIELDS:
         hint = "A stream's name is not a setting." if field == "name" else f"Fields: {', '.join(sorted(FIELDS))}."
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
+    example = f"Write for example --set '{field}={_example(field)}'."
     try:
         value = read_json(written, field)
     except FormatError:
         if field in _DURATIONS:
-            return key, check_override(field, _duration_ns(field, written))
-        if written in _WORDS.get(field, ()):
-            return key, written
-        raise UsageError(
-            f"--set {field}: not JSON: {written[:80]!r}", hint=f"Write for example --set '{field}={_example(field)}'."
-        ) from None
-    return key, check_override(field, value)
+            value = _duration_ns(field, written)
+        elif written in _WORDS.get(field, ()):
+            value = written
+        else:
+            raise UsageError(f"--set {field}: not JSON: {written[:80]!r}", hint=example) from None
+    if problem := _problem(field, value):
+        raise UsageError(f"--set {field}: {problem[0]}", hint=problem[1] or example)
+    return key, value
 
 
 def unitless_duration(text: str) -> str:
@@ -202,34 +186,13 @@ def _duration_ns(field: str, written: str) -> int:
         ) from None
 
 
-def check_override(field: str, value: Any) -> Any:
-    """Return the value, if it is valid for the field, which may have a glob. Raises UsageError."""
-    field = field.rpartition(":")[2]
-    kind = FIELDS.get(field)
-    if kind is None:
-        raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set")
-    words = _WORDS.get(field, ())
-    right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    if right and kind is int:
-        right = -1 <= value <= _INT64
-    if value is not None and (not right or (words and value not in words)):
-        wanted = f"one of {', '.join(words)}" if words else _KINDS[kind]
-        raise UsageError(
-            f"--set {field}: must be {wanted}", hint=f"Write for example --set '{field}={_example(field)}'."
-        )
-    if field == "subjects" and value is not None and not (value and all(isinstance(one, str) and one for one in value)):
-        raise UsageError("--set subjects: must be a list of subjects")
-    if value is not None and (problem := problem_of(field, value)):
-        raise UsageError(f"--set {field}: {problem[0]}", hint=problem[1] or None)
-    return value
-
-
 def _example(field: str) -> str:
     if field in _DURATIONS:
         return "7d"
     if field in _WORDS:
         return json.dumps(_WORDS[field][0])
-    return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[FIELDS[field]]
+    shape = FIELDS[field]
+    return _EXAMPLES.get(shape if isinstance(shape, type) else type(shape), '{"key": "value"}')
 
 
 def overriding(options: RestoreOptions) -> JsonObject:
@@ -247,29 +210,24 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
 
     A stream without subjects only gets messages by copying from another stream.
     """
-    had, now = before.get("subjects") or [], action.config.get("subjects") or []
-    if "subjects" not in options.fields or options.allow_nothing or not had or first_overlap(now, had):
+    old, now = before.get("subjects") or [], action.config.get("subjects") or []
+    if "subjects" not in options.fields or options.allow_nothing or not old or first_overlap(now, old):
         return
     if not now and (action.config.get("mirror") or action.config.get("sources")):
         return
     have = f"the subjects {', '.join(now)}, which have" if now else "no subjects, and so"
-    reason = f"would have {have} nothing in common with its subjects {', '.join(had)}"
-    hint = (nearest(now[0], had) if now else None) or f"Its messages have the subjects {', '.join(had)}."
+    reason = f"would have {have} nothing in common with its subjects {', '.join(old)}"
+    hint = (nearest(now[0], old) if now else None) or f"Its messages have the subjects {', '.join(old)}."
     yield Finding(action.entry.name, Rule.SUBJECTS_AIMLESS, reason, f"{hint} {MAY_MISS}")
 
 
-def against_overrides(action: Action, options: RestoreOptions) -> Iterator[Finding]:
+def against_overrides(action: Action) -> Iterator[Finding]:
     """Refuse changes that contradict other fields, or the existing messages."""
     name, config, captured = action.entry.name, action.config, action.entry.captured
     changed = {change.field for change in action.changes}
-    max_age, window = config.get("max_age") or 0, config.get("duplicate_window") or 0
-    if changed & {"max_age", "duplicate_window"} and 0 < max_age < window:
+    if "mirror_direct" in changed and config.get("mirror_direct") and not config.get("mirror"):
         yield Finding(
-            name,
-            Rule.DUPLICATE_WINDOW,
-            f"would have a duplicate_window of {window / _SECOND_NS:g} s, longer than its max_age of "
-            f"{max_age / _SECOND_NS:g} s",
-            _about_window(action, max_age, window, changed=changed, unitless=options.unitless),
+            name, Rule.SERVER_REFUSES, "would have mirror_direct, and is no mirror", "Leave mirror_direct out."
         )
     for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
         most = config.get(field) or -1
@@ -285,30 +243,3 @@ def trims(name: str, field: str, left: int, held: int, *, noun: str = "messages"
         f"would keep {left} of its {held} {noun}, and so cannot be proved",
         f"Restore it with a larger {field}, and lower that afterwards.",
     )
-
-
-def about_unit(field: str, value_ns: int, unitless: Container[str]) -> str:
-    """Return a sentence that asks whether the unit of a duration is the one that was meant; "" if one was typed."""
-    if field not in unitless:
-        return ""
-    seconds = f"{value_ns / _SECOND_NS:g} s"
-    return (
-        f"A {field} without a unit is in nanoseconds, and {value_ns} are {seconds}; write for example --set {field}=7d."
-    )
-
-
-def _about_window(
-    action: Action, max_age: int, window: int, *, changed: Container[str], unitless: Container[str]
-) -> str:
-    """Return the hint on a `duplicate_window` that is longer than `max_age`. Nothing is to be set for a `max_age` that
-    is not meant, least of all for one that removes messages.
-    """
-    if "max_age" not in changed:
-        unit = about_unit("duplicate_window", window, unitless)
-        return f"{unit} At most it is --set duplicate_window={max_age}.".lstrip()
-    unit = about_unit("max_age", max_age, unitless)
-    if action.expiring.most:
-        return unit or "Restore it with a larger max_age."
-    if not unit:
-        return f"Add --set duplicate_window={max_age}."
-    return f"{unit} If {max_age / _SECOND_NS:g} s are meant, add --set duplicate_window={max_age}."

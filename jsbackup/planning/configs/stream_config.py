@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, product
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
+from jsbackup.names import is_pattern
 from jsbackup.planning.configs.features import V2_SINCE, Lacking, lacking_for_consumer, lacking_for_stream, version_text
-from jsbackup.planning.configs.overrides import FIELDS, Shape, has_shape, overriding, shape_of
+from jsbackup.planning.configs.overrides import FIELDS, Shape, has_shape, overriding
 from jsbackup.planning.model import Action, ConfigChange, RestoreOptions, SendAs, Target
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.subjects import first_overlap
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.shell import shell_word
@@ -25,6 +28,7 @@ __all__ = [
     "check_configs",
     "config_changes",
     "overrides_for",
+    "questions_about",
     "way_around",
 ]
 
@@ -63,7 +67,9 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
         reason = f"storage is file: {version_text(target.version)} cannot restore a stream kept in memory"
         warnings = (*reshaped.warnings, Finding(entry.name, Rule.ADAPTED, reason))
         reshaped = replace(reshaped, config={**reshaped.config, "storage": "file"}, warnings=warnings)
-    left_out = [one for one in lacking_for_stream(reshaped.config, target.version) if _can_go(one, entry, options)]
+    left_out = [
+        lacking for lacking in lacking_for_stream(reshaped.config, target.version) if _can_go(lacking, entry, options)
+    ]
     if not left_out:
         return reshaped
     fields = {lacking.field for lacking in left_out}
@@ -108,7 +114,6 @@ def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
     return text[0].upper() + text[1:]
 
 
-_STREAM: Mapping[str, Shape] = {field: shape_of(field, kind) for field, kind in FIELDS.items()}
 _CONSUMER: Mapping[str, Shape] = {
     **dict.fromkeys(("name", "durable_name", "ack_policy", "deliver_policy", "deliver_subject", "filter_subject"), str),
     **dict.fromkeys(("inactive_threshold", "max_ack_pending", "num_replicas", "opt_start_seq"), int),
@@ -159,7 +164,7 @@ def as_created(config: JsonObject, target: Target) -> JsonObject:
     return created
 
 
-def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
+def overrides_for(entry: StreamBackup, target: Target, options: RestoreOptions) -> JsonObject:
     """Return the fields of the configuration that change at the target; None: left out."""
     overrides = overriding(options)
     if _emptied_by_first_seq(entry, target):
@@ -182,18 +187,107 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
                 "Restore into a newer server, with --consumers none, or leave the stream out with "
                 f"--exclude {shell_word(name)}.",
             )
-    replicas = action.config.get("num_replicas", 1)
-    one = "Restore it with --replicas 1."
-    if replicas > 1 and target.clustered is False:
-        yield Finding(name, Rule.SINGLE_SERVER, f"has {replicas} replicas, the target is a single server", one)
-    if replicas > 1 and action.config.get("persist_mode") == "async":
-        reason = f"has persist_mode async, which is for one replica, not {replicas}"
-        yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
+    if action.config.get("num_replicas", 1) > 1 and target.clustered is False:
+        reason = f"has {action.config['num_replicas']} replicas, the target is a single server"
+        yield Finding(name, Rule.SINGLE_SERVER, reason, "Restore it with --replicas 1.")
+    for origin in (action.config.get("mirror"), *(action.config.get("sources") or ())):
+        subject = origin and origin.get("filter_subject")
+        if subject and not is_pattern(subject):  # which servers only check when the stream is made
+            reason = (
+                f"would copy from {origin['name']} with the filter_subject {subject[:80]!r}, which is not a subject"
+            )
+            yield Finding(name, Rule.SERVER_REFUSES, reason, "Correct it with --set.")
+    yield from _against_consumers(action, target, options.fields.keys())
+    if "first_seq" in options.fields:
+        yield from _against_first_seq(action, target)
+
+
+_MOST_REASONS = 16
+_PROBE = "jsbackup-probe"
+_WITHOUT = "Restore it with --consumers none, and create its consumers again."
+
+
+def _against_consumers(action: Action, target: Target, changed: Container[str]) -> Iterable[Finding]:
+    """Refuse changes that the stream's consumers contradict.
+
+    As nats-server checks it (`addConsumerWithAssignment` and `checkConsumerCfg` in its consumer.go, 2.10 to 2.15). It
+    cannot be asked, because it only does so when it makes these consumers.
+    """
+    config, reasons = action.config, list[str]()
+    consumers = {
+        planned.consumer.name: planned.consumer.config
+        for planned in action.consumers
+        if not planned.consumer.config.get("direct") and not planned.consumer.config.get("sourcing")
+    }
+    most = config.get("max_consumers") or 0
+    # No update can lower it on servers before 2.12 (`until_consumers`).
+    if 0 < most < len(consumers) and ("max_consumers" in changed or target.version < (2, 12)):
+        reasons.append(f"has {format_count(len(consumers), 'consumer')}, and would have a max_consumers of {most}")
+    limits = (config.get("consumer_limits") or {}) if "consumer_limits" in changed else {}
+    for (name, consumer), (field, limit) in product(consumers.items(), limits.items()):
+        if 0 < (limit or 0) < (consumer.get(field) or 0):
+            reasons.append(f"consumer {name} has {field} {consumer[field]}, and consumer_limits would allow {limit}")
+    if config.get("retention") == "workqueue" and "retention" in changed:
+        for name, consumer in consumers.items():
+            acks = consumer.get("ack_policy", "none") in ("explicit", "flow_control")
+            if not acks or consumer.get("deliver_policy", "all") != "all":
+                reasons.append(f"consumer {name} lacks explicit acks or all messages, which retention workqueue needs")
+        for (name, consumer), (other, its) in combinations(consumers.items(), 2):
+            if first_overlap(_filters(consumer), _filters(its)):
+                reasons.append(f"consumers {name} and {other} would share messages, which retention workqueue forbids")
+    yield from (Finding(action.entry.name, Rule.SERVER_REFUSES, reason, _WITHOUT) for reason in reasons[:_MOST_REASONS])
+
+
+def _filters(consumer: JsonObject) -> Sequence[str]:
+    return consumer.get("filter_subjects") or [consumer.get("filter_subject") or ">"]
+
+
+def _against_first_seq(action: Action, target: Target) -> Iterable[Finding]:
+    """Refuse a first sequence above that of the first message: servers then purge what was restored. Some also if it is
+    the same (`_emptied_by_first_seq`).
+    """
+    entry, first_seq = action.entry, action.config.get("first_seq") or 0
+    first = entry.captured.first_seq if entry.captured.messages else entry.state.last_seq + 1
+    purges_first = _purges_at_first_seq(target) and entry.captured.messages
+    if entry.archive_format is not ArchiveFormat.CONFIG and (
+        first_seq > first or (purges_first and first_seq == first)
+    ):
+        reason = f"would lose all its messages by a first_seq of {first_seq:,}: its first one has sequence {first:,}"
+        if not entry.captured.messages:
+            reason = f"would have a first_seq of {first_seq:,}, and continues with sequence {first:,}"
+        hint = "Leave first_seq out: restored messages keep their sequences."
+        yield Finding(entry.name, Rule.FIRST_SEQ_EMPTIES, reason, hint)
+
+
+def questions_about(config: JsonObject) -> Iterator[JsonObject]:
+    """Yield configurations that servers accept if they accept this one.
+
+    Its origins have names that no stream has. A server compares it with the streams that it has now, the plan with
+    those that will be there. Each transform is also that of a mirror that republishes by it. Measured: 2.10, and 2.11
+    for external sources, only check transforms when the stream is made, but what is republished before.
+    """
+    mirror, sources = config.get("mirror") or {}, config.get("sources") or []
+    absent = dict(config)
+    if mirror:
+        absent["mirror"] = _under_another_name(mirror)
+    if sources:
+        absent["sources"] = [_under_another_name(source) for source in sources]
+    yield absent
+    transforms = [config.get("subject_transform") or {}]
+    for origin in (mirror, *sources):
+        transforms += origin.get("subject_transforms") or []
+    for transform in transforms:
+        if transform.get("dest"):
+            yield {"name": config["name"], "mirror": {"name": _PROBE}, "republish": transform}
+
+
+def _under_another_name(origin: JsonObject) -> JsonObject:
+    return {**origin, "name": f"{origin['name']}-{_PROBE}"} if origin.get("name") else origin
 
 
 def check_configs(entry: StreamBackup) -> None:
     """Check the fields of a stream and its consumers that decisions depend on. Raises FormatError."""
-    _check_shapes(f"stream {entry.name}", entry.config, _STREAM)
+    _check_shapes(f"stream {entry.name}", entry.config, FIELDS)
     for consumer in entry.consumers:
         _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config, _CONSUMER)
 
@@ -210,8 +304,11 @@ def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
     Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
     `first_seq` purges all of it (`NewFileStore`: `<=` where `<` is meant).
     """
-    buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
-    return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
+    return _purges_at_first_seq(target) and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
+
+
+def _purges_at_first_seq(target: Target) -> bool:
+    return target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
 
 
 def about_config(action: Action, target: Target) -> Iterable[Finding]:

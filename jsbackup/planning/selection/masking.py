@@ -100,7 +100,11 @@ def against_payload_masks(stream: str, config: JsonObject, masks: Sequence[Mask]
     bucket = str((config.get("mirror") or {}).get("name") or stream)  # a mirror has the subjects of its origin
     kind, name = bucket_of(bucket)
     for mask in masks:
-        if kind is StreamKind.OBJECT and mask.action is MaskAction.DROP and overlaps(mask.subjects, f"$O.{name}.C.>"):
+        if (
+            kind is StreamKind.OBJECT
+            and mask.rule.action is MaskAction.DROP
+            and overlaps(mask.subjects, f"$O.{name}.C.>")
+        ):
             reason = f"--mask {mask}: files of a bucket cannot be opened without their content"
             yield Finding(stream, Rule.MASK_STATE, reason, _ZERO)
         if bucket in _READ_BY_SERVERS and mask.of_payload and are_for([mask], config):

@@ -172,7 +172,7 @@ def _readers(repository: Repository) -> list[Check]:
     """Check that no key file of a reader is missing or damaged: with a writer key that would not be noticed."""
     fix = "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/."
     try:
-        readers = examine_readers(repository.store, repository.descriptor, repository.signers)
+        readers = examine_readers(repository.store, repository.descriptor)
     except StoreError as error:
         return [Check.failed("keys", error, _REACH, about="readers")]
     code = IntegrityError.exit_code

@@ -29,7 +29,7 @@ from jsbackup.repository.checks.ledger import (
 )
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, Verifier, check_manifest
-from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, Readers, examine_readers, record_readers
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NOT_LISTED, Flaw, examine_readers
 from jsbackup.repository.crypto.signing import decode_writer, read_signed
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.inventory import find_gaps
@@ -41,7 +41,6 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 __all__ = [
-    "Flaw",
     "VerifiedBackup",
     "VerifyReport",
     "VerifyRun",
@@ -49,7 +48,6 @@ __all__ = [
     "check_readers",
     "check_writers",
     "lost_readers",
-    "tend_readers",
 ]
 
 
@@ -57,8 +55,8 @@ __all__ = [
 #
 # Checks of what a repository needs besides backups and their objects.
 #
-#     keys/       records of writers (signed by the authority), and identities for readers, as their records say, or,
-#                 without one, well-formed age files of the kind that the key names (`readers.py`)
+#     keys/       records of writers and the list of readers (signed by the authority), and identities for readers, as
+#                 the list says (`readers.py`)
 #     holds/      every hold can be read
 #     backups/    no manifest is stored in a form that this repository does not read
 #
@@ -67,14 +65,6 @@ __all__ = [
 # only costs time, because something is stored or checked again.
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """What is wrong with the object `key`."""
-
-    key: str
-    problem: str
 
 
 def check_own_documents(repository: Repository) -> list[Flaw]:
@@ -86,16 +76,12 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
 
 
 def check_readers(repository: Repository) -> list[Flaw]:
-    """List the key files of readers that are missing or damaged. Raises `StoreError` if the store cannot be listed."""
-    found = examine_readers(repository.store, repository.descriptor, repository.signers).broken
-    return [Flaw(one.key, f"{one.problem}; {AGAIN_FROM_COPY}") for one in found]
-
-
-def tend_readers(repository: Repository) -> tuple[str, ...]:
-    """Return the same as `lost_readers`, and record the key files that an interrupted `key add` has made."""
-    readers = _readers(repository)
-    record_readers(repository.store, repository.descriptor.id, repository.signatory, readers)
-    return _sentences(readers)
+    """List the key files of readers that are missing or damaged, or in no list. Raises `StoreError` if the list of
+    readers cannot be read.
+    """
+    readers = examine_readers(repository.store, repository.descriptor)
+    found = [Flaw(reader.key, f"{reader.problem}; {AGAIN_FROM_COPY}") for reader in readers.broken]
+    return [*found, *(Flaw(key, f"{key} {NOT_LISTED}") for key in readers.unlisted)]
 
 
 def lost_readers(repository: Repository) -> tuple[str, ...]:
@@ -103,19 +89,12 @@ def lost_readers(repository: Repository) -> tuple[str, ...]:
 
     Raises no StoreError: the backup matters more.
     """
-    return _sentences(_readers(repository))
-
-
-def _readers(repository: Repository) -> Readers:
     try:
-        return examine_readers(repository.store, repository.descriptor, repository.signers)
+        readers = examine_readers(repository.store, repository.descriptor)
     except StoreError as error:
         _log.warning("whether someone can read the repository is not known: %s", error.message)
-        return Readers()
-
-
-def _sentences(readers: Readers) -> tuple[str, ...]:
-    return tuple(f"{one.problem}; {AGAIN_FROM_COPY}" for one in readers.broken)
+        return ()
+    return tuple(f"{reader.problem}; {AGAIN_FROM_COPY}" for reader in readers.broken)
 
 
 def check_writers(repository: Repository) -> Iterator[Flaw]:
@@ -171,7 +150,7 @@ def _manifests(repository: Repository) -> Iterator[Flaw]:
     stored = [info.key for info in repository.store.list(layout.BACKUPS)]
     ending = repository.documents.stored_key("")
     for key in stored:
-        if layout.kind_of(key) is ObjectKind.MANIFEST and key.endswith(".age") != ending.endswith(".age"):
+        if layout.kind_of(key) is ObjectKind.MANIFEST and key.endswith(layout.SEALED_SUFFIX) != bool(ending):
             yield Flaw(key, f"{key} is a manifest of a kind that this repository does not have, and is not read")
 
 

@@ -14,12 +14,15 @@ from jsbackup.repository.objects import PLAIN, Sealing
 if TYPE_CHECKING:
     from jsbackup.repository.crypto import age
     from jsbackup.repository.crypto.keys import RepositorySecret
-    from jsbackup.repository.crypto.signing import Signatory, Signers, WriterKey
+    from jsbackup.repository.crypto.signing import WriterKey
 
-__all__ = ["NEEDS_IDENTITY", "NEEDS_WRITER", "NO_KEYS", "Access", "GivenKeys"]
+__all__ = ["NEEDS_IDENTITY", "NEEDS_KEY", "NEEDS_WRITER", "NO_KEYS", "Access", "GivenKeys"]
 
 
 NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
+NEEDS_KEY = (
+    "Give --writer-key FILE for backups, lists and checks, --identity FILE or --passphrase-file FILE to read messages."
+)
 NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
 
 
@@ -46,13 +49,10 @@ class Access:
     """How content and documents are read and written with the given keys.
 
     `page_envelope` is that of pages, which are not signed: signed manifests name their SHA-256. `secret` is set if a
-    key that reads an encrypted repository was given. `signers` may sign here, None where nothing is signed; `signatory`
-    is the given one of them.
+    key that reads an encrypted repository was given.
     """
 
     sealing: Sealing = PLAIN
     envelope: Envelope = BARE
     page_envelope: Envelope = BARE
     secret: RepositorySecret | None = None
-    signers: Signers | None = None
-    signatory: Signatory | None = None

@@ -1,6 +1,6 @@
 """Who can read an encrypted repository: objects below `keys/`, each the repository's identity, encrypted for one.
 
-    keys/age1…-<8 digits>.age                 for an age recipient, which the key names
+    keys/age1…-<8 digits>-<8 digits>.age      for an age recipient, which the key names
     keys/ssh-ed25519-<16 digits>-….age        for an SSH key, by the beginning of SHA-256 over it (or ssh-rsa-…)
     keys/passphrase-<6 digits>-….age          for anyone who knows a passphrase
 
@@ -9,10 +9,10 @@ Each contains an age identity file, so the `age` tool opens everything, in two s
     age -d -i my.key keys/….age > repository.key
     age -d -i repository.key segments/…/….parquet.age > segment.parquet
 
-Each has a record that it must be there, `readers.py`.
+All are in a signed list, `readers.py`.
 
-Adding a key takes one that already opens the repository. Removing one takes only the right to delete objects. It does
-not lock out anybody who has read the object before: everything stays encrypted to the same identity.
+Adding or removing a key takes one that already opens the repository. Removing one does not lock out anybody who has
+read the object before: everything stays encrypted to the same identity.
 
 What a thief can do who has access to the store, with
 
@@ -40,7 +40,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,9 +50,7 @@ from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
     KeyUnavailable,
-    ObjectExists,
     ObjectNotFound,
-    StoreError,
     UsageError,
 )
 from jsbackup.repository import layout
@@ -62,18 +59,16 @@ from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
 from jsbackup.repository.crypto.age import Identity, age_identity
 from jsbackup.repository.crypto.readers import (
     NO_READER,
+    Readers,
+    change_readers,
     examine_readers,
-    put_record,
-    put_removal,
-    remove_record,
-    sha256s_of,
-    whom_of,
+    load_readers,
+    read_key_file,
 )
 from jsbackup.repository.crypto.signing import (
     Signatory,
     decode_writer_key,
     derive,
-    load_signers,
 )
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.stores.base import Store
@@ -82,24 +77,16 @@ __all__ = [
     "ARMOR",
     "DocumentsSecret",
     "RepositorySecret",
+    "add_readers",
     "decrypt_passphrase_file",
-    "hint_of_keys",
     "is_passphrase_file",
-    "labels_of",
-    "list_identities",
-    "list_lost",
     "needed",
     "open_secret",
-    "open_wrapped",
-    "put_identity",
-    "put_passphrase",
     "read_identities",
     "read_keys",
-    "remove_identity",
+    "reader_id",
+    "remove_reader",
 ]
-
-_log = logging.getLogger(__name__)
-
 
 # --- secret ---
 #
@@ -189,10 +176,10 @@ def decrypt_passphrase_file(data: bytes, passphrase: str, what: str) -> bytes:
     """
     try:
         data = _binary(data)
-        found = _HEADER.match(data)
-        if found is None:
+        match = _HEADER.match(data)
+        if match is None:
             raise FormatError(f"{what} is damaged, or no age file for a passphrase")
-        header, salt, work, wrapped, mac = found[1], _decode(found[2]), int(found[3]), _decode(found[4]), found[5]
+        header, salt, work, wrapped, mac = match[1], _decode(match[2]), int(match[3]), _decode(match[4]), match[5]
         checked = _decode(mac)
     except binascii.Error:
         raise FormatError(f"{what} is damaged: its header is not base64") from None
@@ -203,7 +190,7 @@ def decrypt_passphrase_file(data: bytes, passphrase: str, what: str) -> bytes:
         raise KeyUnavailable(f"the passphrase does not open {what}")
     if not hmac.compare_digest(hmac.digest(_derived(file_key, b"", b"header"), header, hashlib.sha256), checked):
         raise FormatError(f"{what} is damaged: its header is not what was written")
-    return _content(data[found.end() :], file_key, what)
+    return _content(data[match.end() :], file_key, what)
 
 
 def _content(sealed: bytes, file_key: bytes, what: str) -> bytes:
@@ -269,8 +256,6 @@ def _decode(text: bytes) -> bytes:
     return data
 
 
-# An identity for an RSA key takes about 700 bytes.
-_MAX_BYTES = 64 << 10
 # Limits how much a hostile store can make us read.
 _MOST_IDENTITIES = 5000
 
@@ -284,20 +269,6 @@ _PUT_BACK = (
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
-_OF_READERS = (layout.ObjectKind.IDENTITY, layout.ObjectKind.READER)
-
-
-@dataclass(frozen=True, slots=True)
-class WrappedIdentity:
-    """The repository's identity, encrypted for one reader. `created_seconds` is Unix time by the store's clock."""
-
-    key: str
-    whom: str
-    created_seconds: float
-
-    @property
-    def id(self) -> str:
-        return self.key.removeprefix(layout.KEYS).removesuffix(".age")
 
 
 def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age.Identity, ...]:
@@ -334,105 +305,70 @@ def _as_text(secret: bytes, what: str) -> str:
         raise UsageError(f"the {what} is not text") from None
 
 
-def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
-    """List all of them, in the order of their keys."""
-    return _list(store, descriptor)[0]
+def reader_id(key: str) -> str:
+    """Return the key of a key file as people see it."""
+    return layout.unsealed(key).removeprefix(layout.KEYS)
 
 
-def hint_of_keys(store: Store, descriptor: Descriptor) -> str:
-    """Return a hint that names the keys which this repository takes, or all kinds if they cannot be listed."""
-    try:
-        kinds = {one.whom.startswith(_PASSPHRASE) for one in list_identities(store, descriptor)}
-    except JsBackupError:
-        kinds = set()
-    options = {False: "--identity FILE", True: "--passphrase-file FILE"}
-    reading = " or ".join(options[kind] for kind in sorted(kinds or options))
-    return f"Give --writer-key FILE for backups, lists and checks, {reading} to read messages."
+def add_readers(
+    store: Store,
+    descriptor: Descriptor,
+    secret: RepositorySecret,
+    recipients: Sequence[age.Recipient],
+    *,
+    passphrase: tuple[str, bytes] | None = None,
+) -> list[str]:
+    """Let `recipients` read, and everyone who knows the passphrase, which comes with three random bytes that name it.
+    Return the keys of the key files. A passphrase takes a second or two.
 
-
-def list_lost(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
-    """List those that are missing, as their records say, which are not read; with the time of the record."""
-    return _list(store, descriptor)[1]
-
-
-def _list(store: Store, descriptor: Descriptor) -> tuple[list[WrappedIdentity], list[WrappedIdentity]]:
-    found: dict[str, WrappedIdentity] = {}
-    recorded: dict[str, WrappedIdentity] = {}
-    for info in store.list(layout.KEYS):
-        kind = layout.kind_of(info.key)
-        key = layout.recorded_identity(info.key) if kind is layout.ObjectKind.READER else info.key
-        whom = whom_of(key)
-        if kind in _OF_READERS and key == layout.identity_key(whom, descriptor.id):
-            which = recorded if kind is layout.ObjectKind.READER else found
-            which[key] = WrappedIdentity(key, whom, info.modified_seconds)
-    return [*found.values()], [one for key, one in recorded.items() if key not in found]
-
-
-def put_identity(store: Store, repository_id: str, secret: RepositorySecret, recipient: age.Recipient) -> str:
-    """Let `recipient` read. Returns the object's key. Raises `UsageError` if it already can."""
-    data = age.encrypt(_text(secret, repository_id), [recipient])
-    return _put(store, repository_id, secret, whom=recipient.label, data=data)
-
-
-def put_passphrase(
-    store: Store, repository_id: str, secret: RepositorySecret, passphrase: str, *, random: bytes
-) -> str:
-    """Let everyone who knows `passphrase` read. Returns the object's key.
-
-    `random` is three bytes. Takes a second or two.
+    Raises:
+        UsageError: one of them already can, or the passphrase is empty.
+        StoreError: the store does not answer; none of them is in the list.
     """
-    if not passphrase:
-        raise UsageError("the passphrase is empty")
-    data = age.encrypt_with_passphrase(_text(secret, repository_id), passphrase)
-    return _put(store, repository_id, secret, whom=_PASSPHRASE + random[:3].hex(), data=data)
-
-
-def _text(secret: RepositorySecret, repository_id: str) -> bytes:
-    return f"# the identity of the jsbackup repository {repository_id}\n{secret.identity.text}\n".encode()
-
-
-def _put(store: Store, repository_id: str, secret: RepositorySecret, *, whom: str, data: bytes) -> str:
-    key = layout.identity_key(whom, repository_id)
-    try:
-        store.put(key, data)
-    except ObjectExists:
-        raise UsageError(
-            f"{whom} can read the repository already",
-            hint="If its key file is damaged, remove it with 'key remove' first.",
-        ) from None
-    try:
+    text = f"# the identity of the jsbackup repository {descriptor.id}\n{secret.identity.text}\n".encode()
+    files = {recipient.label: age.encrypt(text, [recipient]) for recipient in recipients}
+    if passphrase is not None:
+        words, random = passphrase
+        if not words:
+            raise UsageError("the passphrase is empty")
+        files[_PASSPHRASE + random[:3].hex()] = age.encrypt_with_passphrase(text, words)
+    listed = {layout.reader_of(key, descriptor.id) for key in load_readers(store, descriptor).listed}
+    for whom in files.keys() & listed:
+        hint = "If its key file is damaged, remove it with 'key remove' first."
+        raise UsageError(f"{whom} can read the repository already", hint=hint)
+    added = {}
+    for whom, data in files.items():
         sha256 = hashlib.sha256(data).hexdigest()
-        put_record(store, repository_id, secret.authority, key=key, sha256=sha256, anew=True)
-    except StoreError as error:  # the next backup records it
-        _log.warning("it would not be noticed if %s were lost: %s", key, error.message)
-    return key
+        key = layout.identity_key(whom, descriptor.id, sha256)
+        store.put(key, data)
+        added[key] = sha256
+    change_readers(store, descriptor, secret.authority, add=added)
+    return [*added]
 
 
-def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedIdentity:
-    """Remove the identity whose id begins with `text`, which may be lost. Raises `UsageError` if that is not exactly
-    one, or if it is the last whose file is whole.
+def remove_reader(store: Store, descriptor: Descriptor, secret: RepositorySecret | None, text: str) -> str:
+    """Remove the key file whose id begins with `text`, which may be lost; return its key.
+
+    Raises:
+        UsageError: it is not exactly one, or the last whose file is whole.
+        KeyUnavailable: it is in the list of readers, and no key was given that reads the repository.
+        StoreError: the store does not answer.
     """
-    identities = list_identities(store, descriptor)
-    found = [one for one in (*identities, *list_lost(store, descriptor)) if text and one.id.startswith(text)]
-    if len(found) != 1:
-        shown = "several keys begin" if found else "no key begins"
+    readers = examine_readers(store, descriptor)
+    keys = [key for key in readers.stored.keys() | readers.listed.keys() if text and reader_id(key).startswith(text)]
+    if len(keys) != 1:
+        shown = "several keys begin" if keys else "no key begins"
         raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
-    if not {one.key for one in identities} - {found[0].key}:
-        raise UsageError("that is the last key: without it no one can read the repository", hint="Add another first.")
-    signers = load_signers(store, descriptor)
-    if not examine_readers(store, descriptor, signers).whole - {found[0].key}:
+    key = keys[0]
+    if not readers.whole - {key}:
         raise UsageError(
             "that is the last key whose file is not damaged: without it no one can read the repository",
-            hint="Put the others back with `jsbackup repair --from`, or add another first.",
+            hint="Add another first, or put the others back with `jsbackup repair --from`.",
         )
-    try:
-        for sha256 in sha256s_of(store, descriptor, signers, found[0].key):
-            put_removal(store, found[0].key, sha256)
-    except StoreError as error:  # such as one who may only delete
-        _log.warning("'jsbackup copy' may bring %s back: its removal is not recorded: %s", found[0].key, error.message)
-    remove_record(store, found[0].key)
-    store.delete(found[0].key)
-    return found[0]
+    if key in readers.listed:
+        change_readers(store, descriptor, needed(secret).authority, remove=[key])
+    store.delete(key)
+    return key
 
 
 def needed(secret: RepositorySecret | None) -> RepositorySecret:
@@ -455,29 +391,29 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
     labels = labels_of(given.identities)
-    for wrapped in _worth_trying(list_identities(store, descriptor), given, labels):
+    readers = load_readers(store, descriptor)
+    for key in _worth_trying(readers, descriptor, given, labels):
         try:
-            data = store.get_range(wrapped.key, 0, _MAX_BYTES)
-            return open_wrapped(data, wrapped.key, descriptor, given)
+            return _open_wrapped(read_key_file(store, key), key, descriptor, given)
         except (KeyUnavailable, ObjectNotFound):
             continue
         except IntegrityError as error:  # another one may work
             # Objects that someone puts there for other readers do not concern us.
-            if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
+            whom = layout.reader_of(key, descriptor.id) or ""
+            if not whom.startswith("age1") or whom in labels:
                 damage = damage or error
-    raise _not_opened(store, descriptor, labels) if damage is None else damage.with_hint(damage.hint or _PUT_BACK)
+    raise _not_opened(readers, descriptor, labels) if damage is None else damage.with_hint(damage.hint or _PUT_BACK)
 
 
-def _not_opened(store: Store, descriptor: Descriptor, labels: Collection[str]) -> JsBackupError:
+def _not_opened(readers: Readers, descriptor: Descriptor, labels: Collection[str]) -> JsBackupError:
     """Return why no given key opens the repository: it may be for a key file that was lost."""
-    left, lost = _list(store, descriptor)
-    mine = [one.key for one in lost if one.whom in labels]
-    if mine or not left:
+    mine = [key for key in readers.missing if layout.reader_of(key, descriptor.id) in labels]
+    if mine or not readers.stored:
         what = f"{mine[0]} is missing" if mine else NO_READER
         return IntegrityError(f"no given key opens the repository: {what}", hint=_PUT_BACK)
     hint = "`jsbackup key list` says for whom it is encrypted."
-    if lost:
-        hint += f" {', '.join(one.key for one in lost[:_MOST_NAMED])}: missing. {_PUT_BACK}"
+    if readers.missing:
+        hint += f" {', '.join(readers.missing[:_MOST_NAMED])}: missing. {_PUT_BACK}"
     return KeyUnavailable("no identity or passphrase that was given opens the repository", hint=hint)
 
 
@@ -486,44 +422,42 @@ def labels_of(identities: Sequence[age.Identity]) -> frozenset[str]:
     return frozenset(identity.recipient.label for identity in identities if identity.recipient is not None)
 
 
-def _worth_trying(
-    wrapped_ones: Sequence[WrappedIdentity], given: GivenKeys, labels: Collection[str]
-) -> Iterator[WrappedIdentity]:
-    """Yield the identities to try: first those named after a given identity, then the oldest. Passphrases come last,
-    because they cost most.
+def _worth_trying(readers: Readers, descriptor: Descriptor, given: GivenKeys, labels: Collection[str]) -> Iterator[str]:
+    """Yield the key files to try: first those named after a given identity, then those of the list, then the oldest.
+    Passphrases come last, because they cost most.
     """
-    oldest_first = sorted(wrapped_ones, key=lambda one: (one.whom not in labels, one.created_seconds, one.key))
+
+    def rank(key: str) -> tuple[bool, bool, float, str]:
+        is_mine = layout.reader_of(key, descriptor.id) in labels
+        return not is_mine, key not in readers.listed, readers.stored[key], key
+
+    keys = sorted(readers.stored, key=rank)
     if given.identities:
-        others = [one for one in oldest_first if not one.whom.startswith(_PASSPHRASE)]
-        yield from others[:_MOST_IDENTITIES]
+        yield from [key for key in keys if not reader_id(key).startswith(_PASSPHRASE)][:_MOST_IDENTITIES]
     if given.passphrase is not None:
-        yield from [one for one in oldest_first if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
+        yield from [key for key in keys if reader_id(key).startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
 
 
-def open_wrapped(data: bytes, key: str, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
+def _open_wrapped(data: bytes, key: str, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
     """Open the secret in `data`, a wrapped identity that is stored under `key`. Raises KeyUnavailable and
     IntegrityError as `open_secret`.
     """
-    if whom_of(key).startswith(_PASSPHRASE):
+    if reader_id(key).startswith(_PASSPHRASE):
         if given.passphrase is None:
             raise KeyUnavailable("no passphrase was given")
         text = decrypt_passphrase_file(data, given.passphrase, key)
     else:
-        text = _decrypt(data, key, given.identities)
+        try:
+            text = age.decrypt(data, given.identities, key)
+        except KeyUnavailable:
+            if layout.reader_of(key, descriptor.id) in labels_of(given.identities):
+                raise IntegrityError(f"{key} is damaged, or was encrypted for someone else") from None
+            raise
     try:
         identities = age.parse_identities(text.decode(), key)
     except (UsageError, UnicodeDecodeError):
         raise FormatError(f"{key} holds no identity") from None
     return _proved(identities[0], descriptor, key)
-
-
-def _decrypt(data: bytes, key: str, identities: Sequence[age.Identity]) -> bytes:
-    try:
-        return age.decrypt(data, identities, key)
-    except KeyUnavailable:
-        if whom_of(key) in labels_of(identities):
-            raise IntegrityError(f"{key} is damaged, or was encrypted for someone else") from None
-        raise
 
 
 def _proved(identity: age.Identity, descriptor: Descriptor, key: str) -> RepositorySecret:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,34 +15,18 @@ from jsbackup.errors import (
     ObjectExists,
     ObjectNotFound,
     TargetConflict,
-    UnsupportedError,
     UsageError,
 )
 from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_WRITER, GivenKeys
-from jsbackup.repository.crypto.keys import (
-    RepositorySecret,
-    list_identities,
-    list_lost,
-    needed,
-    put_identity,
-    put_passphrase,
-)
+from jsbackup.repository.crypto.keys import RepositorySecret, add_readers, needed
 from jsbackup.repository.crypto.opening import open_access
-from jsbackup.repository.crypto.readers import (
-    MAX_READER_BYTES,
-    examine_readers,
-    list_removed,
-    put_removal,
-    read_record,
-    sha256s_of,
-)
+from jsbackup.repository.crypto.readers import load_readers
 from jsbackup.repository.crypto.signing import (
     MAX_WRITER_BYTES,
     Signatory,
-    Signers,
     Writer,
     WriterKey,
     load_signers,
@@ -52,6 +35,7 @@ from jsbackup.repository.crypto.signing import (
 )
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents
+from jsbackup.repository.objects import sha256_of
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
 
@@ -111,16 +95,12 @@ def make_new_keys(
     return NewKeys(secret.authority, writer_key, secret, tuple(recipients), named)
 
 
-def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
+def put_keys(store: Store, descriptor: Descriptor, new_keys: NewKeys) -> None:
     """Store everything that belongs below `keys/`. The descriptor comes after it: until then there is no repository."""
-    repository = new_keys.writer_key.repository
     if new_keys.secret is not None:
-        for recipient in new_keys.recipients:
-            put_identity(store, repository, new_keys.secret, recipient)
-        if new_keys.passphrase is not None:
-            passphrase, random = new_keys.passphrase
-            put_passphrase(store, repository, new_keys.secret, passphrase, random=random)
-    writer = Writer(repository, new_keys.recipient, new_keys.writer_key.signatory.public, created)
+        add_readers(store, descriptor, new_keys.secret, new_keys.recipients, passphrase=new_keys.passphrase)
+    signer = new_keys.writer_key.signatory.public
+    writer = Writer(descriptor.id, descriptor.recipient, signer, descriptor.created)
     put_writer(store, new_keys.authority, writer)
 
 
@@ -172,7 +152,7 @@ def signed_documents(documents: Documents, folders: Sequence[str] = _SIGNED) -> 
     for info in chain.from_iterable(map(documents.list, folders)):
         with suppress(IntegrityError, ObjectNotFound):
             data = documents.get(info.key, MAX_DOCUMENT_BYTES)
-            yield info.key, hashlib.sha256(data).hexdigest()
+            yield info.key, sha256_of(data)
 
 
 # --- copied keys ---
@@ -180,9 +160,10 @@ def signed_documents(documents: Documents, folders: Sequence[str] = _SIGNED) -> 
 # Bring what is below `keys/` to a replica: when it is made, and before each later copy.
 #
 # Without the record of a writer, nothing that it signed can be read in the replica; without its key file, a reader
-# cannot open it. Nothing is deleted or overwritten there: of a key file that only the replica has, nothing tells
-# whether its reader was removed in the source, is one of the replica alone, or was locked out of the source by a thief.
-# And a key file that was removed in the replica is not brought back; records of what was removed are brought, too.
+# cannot open it. Of the lists of readers the newer one counts, in both (`readers.py`): the replica gets the key files
+# of that list which it lacks, then the list. So a reader who was added comes, and one who was removed there does not
+# come back. No key file is deleted or overwritten there: whoever gets hold of a key that signs lists in the source must
+# not lock others out of the replica. Key files that no list names any more are named.
 #
 # Writers come first, the newest first: then none that was replaced can sign in between. What the replaced one has
 # signed counts only as far as the new one names it, and it names what the source had at that time. A replica may have
@@ -198,61 +179,43 @@ _NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
 @dataclass(frozen=True, slots=True)
 class CopiedKeys:
     """Keys of objects: of the readers' key files and the records of writers that were brought; of the readers' key
-    files that only the replica has, none if the source has none at all; of those of which the replica has another one
-    than the source says, with no record of its own; of those that were `left`, as the replica is not behind; and of
-    those that were `removed` in the replica.
+    files of the source that the list of the replica does not name, which is newer; and of those in the replica that no
+    list names.
     """
 
     readers: tuple[str, ...] = ()
     writers: tuple[str, ...] = ()
-    only_there: tuple[str, ...] = ()
-    different: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
+    only_there: tuple[str, ...] = ()
 
 
-def copy_keys(
-    source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, behind: bool = True
-) -> CopiedKeys:
-    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged, or may have
-    been exchanged, as their records are damaged, and for those that were removed in the replica. `signers` are those of
-    the source. Unless the replica is `behind` the source, readers of which it has neither key file nor record are left:
-    they may have been removed there since, by a version that does not record it.
+def copy_keys(source: Store, target: Store, descriptor: Descriptor) -> CopiedKeys:
+    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged.
 
     Raises StoreError, and IntegrityError as `load_writers`.
     """
-    writers = [key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key)]
-    if descriptor.recipient is None:
-        return CopiedKeys(writers=tuple(writers))
-    broken = {one.key for one in examine_readers(source, descriptor, signers).broken}
-    ours = {one.key for one in list_identities(source, descriptor)}
-    known = ours | {one.key for one in list_lost(source, descriptor)}
-    before = {one.key for one in list_identities(target, descriptor)}
-    removed = _removed_there(source, target, descriptor, signers=signers, keys=known - before)
-    left = set() if behind else ours - before - {one.key for one in list_lost(target, descriptor)} - removed
-    different = []
-    for key in sorted(known - left - removed):
-        if not _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken):
-            different.append(key)
-    for key, sha256 in sorted(list_removed(source)):  # last: they say nothing of what is being brought
-        put_removal(target, key, sha256)
-    after = {one.key for one in list_identities(target, descriptor)}
-    only_there = before - known if ours else ()
-    brought = tuple(sorted((after - before) & ours))
+    writers = tuple(key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key))
+    ours, theirs = (load_readers(store, descriptor) for store in (source, target))
+    newer = ours if ours.generation > theirs.generation else theirs
+    brought = []
+    for key in sorted(newer.listed.keys() - theirs.stored.keys()):
+        data = _read(source, key)
+        if data is not None and sha256_of(data) == newer.listed[key] and _put(target, key, data):
+            brought.append(key)
+    if newer is ours and newer.list_key and _put(target, newer.list_key, newer.data):
+        for older in theirs.lists:
+            target.delete(older)
     return CopiedKeys(
-        brought,
-        tuple(writers),
-        only_there=tuple(sorted(only_there)),
-        different=tuple(different),
-        left=tuple(sorted(left)),
-        removed=tuple(sorted(removed & ours)),
+        tuple(brought),
+        writers,
+        left=tuple(sorted(ours.listed.keys() - newer.listed.keys())),
+        only_there=tuple(sorted(theirs.stored.keys() - newer.listed.keys())) if newer.list_key else (),
     )
 
 
-def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
+def bring_first_keys(source: Store, target: Store, descriptor: Descriptor) -> None:
     """Do the same for a replica that is being made, and warn of what an interrupted run may have left there."""
-    left = copy_keys(source, target, descriptor, signers).only_there
-    if left:
+    if left := copy_keys(source, target, descriptor).only_there:
         _log.warning(
             "%s has readers' key files that %s does not have, as an interrupted copy may have left them: %s; if their "
             "readers were removed, take them away with 'jsbackup key remove' there",
@@ -262,15 +225,7 @@ def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signe
         )
 
 
-def follow_keys(
-    source: Store,
-    target: Store,
-    descriptor: Descriptor,
-    signers: Signers | None,
-    *,
-    given: GivenKeys,
-    behind: bool,
-) -> CopiedKeys:
+def follow_keys(source: Store, target: Store, descriptor: Descriptor, given: GivenKeys) -> CopiedKeys:
     """Do the same for a replica that has backups. `given` are the keys for it.
 
     Raises:
@@ -286,7 +241,7 @@ def follow_keys(
             f"{target.location}: {in_short(lost, most=1)} could not be read any more",
             hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
         )
-    return copy_keys(source, target, descriptor, signers, behind=behind)
+    return copy_keys(source, target, descriptor)
 
 
 def _lacking_writers(source: Store, target: Store, descriptor: Descriptor) -> list[str]:
@@ -314,68 +269,14 @@ def _lost_with(
     return sorted(key for key in lost if not key.startswith(layout.VERIFIED) or layout.is_damage_record(key))
 
 
-def _removed_there(
-    source: Store, target: Store, descriptor: Descriptor, *, signers: Signers | None, keys: set[str]
-) -> set[str]:
-    """Return which of the source's `keys` of key files were removed in the target. A reader who was added again since
-    has another key file.
-    """
-    recorded = list_removed(target)
-    return {
-        key
-        for key in keys & {one for one, _ in recorded}
-        if any((key, sha256) in recorded for sha256 in sha256s_of(source, descriptor, signers, key))
-    }
-
-
-def _bring_reader(
-    source: Store,
-    target: Store,
-    descriptor: Descriptor,
-    *,
-    signers: Signers | None,
-    key: str,
-    broken: set[str],
-) -> bool:
-    """Bring a reader's key file and its record, each if the target lacks it and the other does not contradict it: a
-    reader who was removed and added again has another one. Return False if the target has another key file than the
-    record says, and none of its own.
-    """
-
-    def named(data: bytes | None) -> str | None:
-        try:
-            return None if data is None else read_record(descriptor, signers, key, data)
-        except (IntegrityError, UnsupportedError):
-            return None
-
-    record = layout.reader_key(key)
-    file, theirs = (_read(target, one) for one in (key, record))
-    if file is None and not {key, record} & broken:
-        data = _read(source, key)
-        if data is not None and named(theirs) in (None, _sha256(data)):
-            _put(target, key, data)
-            file = data
-    if theirs is None and record not in broken:
-        data = _read(source, record)
-        if data is not None and file is not None and named(data) != _sha256(file):
-            return False
-        if data is not None:
-            _put(target, record, data)
-    return True
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _bring(source: Store, target: Store, key: str) -> bool:
-    data = _read(source, key, MAX_WRITER_BYTES)
+    data = _read(source, key)
     return data is not None and _put(target, key, data)
 
 
-def _read(store: Store, key: str, limit: int = MAX_READER_BYTES) -> bytes | None:
+def _read(store: Store, key: str) -> bytes | None:
     with suppress(ObjectNotFound):  # removed meanwhile
-        return store.get_range(key, 0, limit)
+        return store.get_range(key, 0, MAX_WRITER_BYTES)
     return None
 
 

@@ -23,15 +23,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from typing import NoReturn
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NEEDS_WRITER, Access, GivenKeys
-from jsbackup.repository.crypto.keys import DocumentsSecret, hint_of_keys, open_secret
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NEEDS_KEY, NEEDS_WRITER, Access, GivenKeys
+from jsbackup.repository.crypto.keys import DocumentsSecret, open_secret
 from jsbackup.repository.crypto.signing import (
     SIGNATURE_BYTES,
     Signatory,
@@ -126,17 +125,12 @@ class SignedEnvelope:
 
 
 class EncryptedEnvelope:
-    """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key:
-    `hint` then says which one to give.
-    """
+    """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key."""
 
     suffix = layout.SEALED_SUFFIX
 
-    def __init__(
-        self, inner: Envelope, recipient: age.Recipient, documents: DocumentsSecret | None, hint: Callable[[], str]
-    ) -> None:
+    def __init__(self, inner: Envelope, recipient: age.Recipient, documents: DocumentsSecret | None) -> None:
         self._inner = inner
-        self._hint = hint
         self._identity = documents.identity if documents else None
         self._recipient = recipient
 
@@ -151,7 +145,7 @@ class EncryptedEnvelope:
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         if self._identity is None:
-            raise KeyUnavailable("the repository is encrypted, and no key was given", hint=self._hint())
+            raise KeyUnavailable("the repository is encrypted, and no key was given", hint=NEEDS_KEY)
         return self._inner.unwrap(key, self._opened(key, data, self._identity))
 
     def claimed_signer(self, key: str, data: bytes) -> str | None:
@@ -196,7 +190,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
     signatory = None if writer is None else writer.signatory
     signed = SignedEnvelope(signers, signatory, why)
     if descriptor.recipient is None:
-        return Access(PLAIN, signed, signers=signers, signatory=signatory)
+        return Access(PLAIN, signed)
     recipient = age.parse_recipient(descriptor.recipient)
     documents = secret.documents if secret else _documents(given.writer)
     sealing = AgeSealing(
@@ -205,9 +199,8 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         None if secret is None else secret.identity,
         writes=writer is not None,
     )
-    hint = cache(partial(hint_of_keys, store, descriptor))  # many documents may be tried, and it lists the store
-    envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents, hint) for inner in (signed, BARE))
-    return Access(sealing, envelope, page_envelope, secret, signers, signatory)
+    envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents) for inner in (signed, BARE))
+    return Access(sealing, envelope, page_envelope, secret)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:

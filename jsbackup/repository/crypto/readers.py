@@ -1,260 +1,202 @@
-"""Which key files of readers there must be below `keys/`, and whether they are whole.
+"""Who reads an encrypted repository: the signed list of the readers' key files below `keys/` (`keys.py`).
 
-Without them nobody can read what is stored, and a writer, who cannot open them, would go on without noticing. So each
-`keys/<whom>-<8 digits>.age` (`keys.py`) has a record beside it, `keys/<whom>-<8 digits>.json`, a signed document:
+Without their key files nobody can read what is stored, and a writer, who cannot open them, would go on without
+noticing. So there is a list of all of them, `keys/readers-<10 digits>.json`, by its generation, a signed document:
 
-    file_sha256    SHA-256 of the key file, in hex
+    readers    for each key file its key → SHA-256 of the file, in hex
 
-The authority signs it where the key file is made (`init`, `key add`). If that was interrupted, the next backup has its
-writer sign one. Everybody can read and check a record, without a key. A writer who was replaced counts
-too: with a record one can raise a false alarm, which whoever can put objects there can do anyway, and nothing else.
+Only the authority signs it, which comes from the secret that the key files contain: so nobody else lets a reader in, or
+takes one away. Everybody can read and check it, without a key. The sound list with the highest generation counts. Each
+change stores the next one, create-only, and then removes those before.
 
-Order: the key file is put before its record, and removed after it. So a record without a key file means that the file
-was lost. Who removes both is only noticed if no key file is
-left. A repository without records is checked for that, and each key file for its form.
+Order: a key file is put before the list that names it, and removed after the first list that does not. So what the list
+names and is not there was lost. What is there and not in the list was left by an interrupted `key add` or `key remove`,
+or was put there by someone else: it opens the repository if it contains its secret, and `verify` names it.
 
-That a key file was removed is recorded, too, so that `copy` does not bring it back from a replica that still has it:
-`keys/<whom>-<8 digits>-<SHA-256 of the key file>.removed`, empty, put before the others are removed. A reader who is
-added again has another key file. It is not signed: it takes no key to remove a reader, and whoever can put objects
-there can at most keep a reader from coming by `copy`, which says so.
+Each key file is named after its bytes. So a reader who is added again has another one, `copy` and `repair` overwrite
+none, and from two lists the newer one says whose key file was removed: `copy` does not bring it back.
+
+A store that brings back an older list together with the key files of that time is not noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-import re
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from jsbackup.errors import IntegrityError, ObjectExists, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.crypto.signing import Signatory, Signers, read_signed, sign_document
+from jsbackup.repository.crypto.signing import Signatory, read_signed, sign_document
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.stores.base import Store
 
 __all__ = [
     "AGAIN_FROM_COPY",
-    "MAX_READER_BYTES",
+    "NOT_LISTED",
     "NO_READER",
-    "BrokenReader",
+    "Flaw",
     "Readers",
+    "change_readers",
     "examine_readers",
-    "is_key_file",
-    "list_removed",
-    "put_record",
-    "put_removal",
-    "read_record",
-    "record_readers",
-    "remove_record",
-    "sha256s_of",
-    "whom_of",
+    "load_readers",
+    "read_key_file",
 ]
-
-_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
 
-# An identity for an RSA key takes about 700 bytes, a record 400.
-MAX_READER_BYTES = 64 << 10
+# An identity for an RSA key takes about 700 bytes, a reader 150 in the list.
+_MAX_FILE_BYTES = 64 << 10
+_MAX_LIST_BYTES = 4 << 20
 _THREADS = 8
+# How often a change is tried again because someone else has changed the list meanwhile.
+_TRIES = 5
 
 AGAIN_FROM_COPY = "'jsbackup repair --from COPY' puts it back"
 """What to do about a broken one, after a semicolon."""
 
-NO_READER = "there is no readers' key file (keys/….age) any more: nobody can read the messages"
+NOT_LISTED = "is not in the list of readers: take it away with 'jsbackup key remove'"
+"""What is wrong with a key file that no list names."""
 
-# C2SP's age.md: version, stanzas, MAC; then a nonce of 16 bytes, and at least the 16 of one block's tag.
-_AGE = re.compile(
-    rb"age-encryption\.org/v1\n((?:-> [\x20-\x7e]+\n(?:[A-Za-z0-9+/]*\n)+)+)--- [A-Za-z0-9+/]{43}\n.{32,}", re.DOTALL
-)
-# The first bytes of the stanza for a reader, by the first characters of the object's name.
-_STANZAS = {
-    "age1": b"-> X25519 ",
-    "passphrase-": b"-> scrypt ",
-    "ssh-ed25519-": b"-> ssh-ed25519 ",
-    "ssh-rsa-": b"-> ssh-rsa ",
-}
+NO_READER = "there is no readers' key file (keys/….age) any more: nobody can read the messages"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenReader:
-    """A key file that is missing or damaged, or its record, which is `key`; `layout.KEYS` if there is no key file at
-    all. `sha256` is that of the right key file, None if no record says it.
-    """
+class Flaw:
+    """What is wrong with the object `key`, which may be missing; `layout.READERS` if there is no list of readers."""
 
     key: str
     problem: str
-    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What was found. `whole` are the key files that are as they were stored, or seem so, where no record says how that
-    was: these are `unrecorded` too, with the SHA-256 that they have.
+    """The readers of a repository. `stored` are the key files that are there (key → Unix time by the store's clock),
+    `listed` those of the list that counts, `list_key` (key → SHA-256), `data` the list as it is stored; "" and empty if
+    there is none. `lists` are the keys of all lists.
+
+    What is broken: lists, and, if the key files were read (`examine_readers`), these too. `whole` are the others then.
     """
 
-    broken: tuple[BrokenReader, ...] = ()
+    stored: Mapping[str, float] = field(default_factory=dict)
+    listed: Mapping[str, str] = field(default_factory=dict)
+    list_key: str = ""
+    data: bytes = b""
+    lists: tuple[str, ...] = ()
+    broken: tuple[Flaw, ...] = ()
     whole: frozenset[str] = frozenset()
-    unrecorded: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def generation(self) -> int:
+        return layout.readers_generation_of(self.list_key) or 0
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(self.listed.keys() - self.stored.keys())
+
+    @property
+    def unlisted(self) -> list[str]:
+        return sorted(self.stored.keys() - self.listed.keys())
 
 
-def examine_readers(store: Store, descriptor: Descriptor, signers: Signers | None) -> Readers:
-    """Look at all key files of readers and their records; nothing is opened. What is removed meanwhile does not count.
-
-    Raises StoreError if the store cannot be listed.
-    """
+def load_readers(store: Store, descriptor: Descriptor) -> Readers:
+    """Return the readers as the store lists them. No key file is read. Raises StoreError."""
     if descriptor.recipient is None:
         return Readers()
-    keys = set()
+    stored: dict[str, float] = {}
+    lists: list[str] = []
     for info in store.list(layout.KEYS):
-        if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.READER):
-            key = layout.recorded_identity(info.key) if info.key.endswith(".json") else info.key
-            if key == layout.identity_key(whom_of(key), descriptor.id):
-                keys.add(key)
-    if not keys:
-        return Readers((BrokenReader(layout.KEYS, NO_READER),))
-    found = list(in_order([partial(_examine, store, descriptor, signers, key) for key in sorted(keys)], _THREADS))
-    return Readers(
-        tuple(broken for one in found for broken in one.broken),
-        frozenset[str]().union(*(one.whole for one in found)),
-        tuple(row for one in found for row in one.unrecorded),
-    )
-
-
-def _examine(store: Store, descriptor: Descriptor, signers: Signers | None, key: str) -> Readers:
-    """Look at one key file and its record."""
-    record, at = layout.reader_key(key), ""
-    named: str | None = None
-    broken: list[BrokenReader] = []
-    try:
-        at = record
+        if layout.reader_of(info.key, descriptor.id) is not None:
+            stored[info.key] = info.modified_seconds
+        elif layout.readers_generation_of(info.key) is not None:
+            lists.append(info.key)
+    lists.sort(reverse=True)
+    readers = Readers(stored, lists=tuple(lists))
+    broken: list[Flaw] = []
+    for key in lists:
         try:
-            named = read_record(descriptor, signers, key, store.get_range(record, 0, MAX_READER_BYTES))
-        except ObjectNotFound:
-            record = ""
+            data = store.get_range(key, 0, _MAX_LIST_BYTES + 1)
+            readers = replace(readers, listed=_decode_list(descriptor, key, data), list_key=key, data=data)
+            break
+        except ObjectNotFound:  # there is a newer one by now
+            continue
         except (IntegrityError, UnsupportedError) as error:
-            broken.append(BrokenReader(record, f"{error.message}; it says what {key} has to be"))
-        at = key
-        try:
-            data = store.get_range(key, 0, MAX_READER_BYTES)
-        except ObjectNotFound:
-            if named is not None and not _is_gone(store, record):
-                problem = f"{key} is missing: whoever has the key for it cannot read the repository any more"
-                broken.append(BrokenReader(key, problem, named))
-            return Readers(tuple(broken))
-    except StoreError as error:
-        return Readers((*broken, BrokenReader(at, error.message)))
-    sha256 = hashlib.sha256(data).hexdigest()
-    if named is not None and sha256 != named:
-        problem = f"{key} is damaged, or was exchanged (SHA-256 differs): the key for it opens nothing any more"
-        broken.append(BrokenReader(key, problem, named))
-    elif not is_key_file(whom_of(key), data):
-        broken.append(BrokenReader(key, f"{key} is damaged and can no longer open anything", named))
-    else:
-        return Readers(tuple(broken), frozenset({key}), () if record else ((key, sha256),))
-    return Readers(tuple(broken))
+            broken.append(Flaw(key, error.message))
+    if not readers.list_key and not broken:
+        problem = f"there is no list of readers ({layout.READERS}….json) any more"
+        broken.append(Flaw(layout.READERS, problem if stored else f"{problem}, and {NO_READER}"))
+    return replace(readers, broken=tuple(broken))
 
 
-def _is_gone(store: Store, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return True
-    return False
-
-
-def whom_of(key: str) -> str:
-    """Return whom the wrapped identity under this key is for, as the key says."""
-    return key.removeprefix(layout.KEYS)[: -len("-00000000.age")]
-
-
-def is_key_file(whom: str, data: bytes) -> bool:
-    """Return whether this can be the identity that was encrypted for `whom`."""
-    match = _AGE.fullmatch(data)
-    wanted = next((stanza for start, stanza in _STANZAS.items() if whom.startswith(start)), b"-> ")
-    return match is not None and match[1].startswith(wanted)
-
-
-# --- records ---
-
-
-def read_record(descriptor: Descriptor, signers: Signers | None, key: str, data: bytes) -> str:
-    """Return the SHA-256 of the key file `key` that its record `data` says.
-
-    Raises IntegrityError if it is damaged, or nobody of this repository has signed it, and UnsupportedError.
-    """
-    record = layout.reader_key(key)
-    document = read_signed(descriptor.id, record, data)
-    writers = () if signers is None else (*signers.current, *signers.replaced)
-    if document.signer not in {descriptor.authority, *writers}:
-        raise IntegrityError(f"{record} was stored by someone who may not add readers")
-    fields = decode_document(document.data, record)
+def _decode_list(descriptor: Descriptor, key: str, data: bytes) -> dict[str, str]:
+    document = read_signed(descriptor.id, key, data)
+    if document.signer != descriptor.authority:
+        raise IntegrityError(f"{key} was stored by someone who may not add readers")
+    fields = decode_document(document.data, key)
     fields.version(FORMAT_VERSION, FEATURES)
-    return fields.hex256("file_sha256")
+    readers = fields.fields("readers")
+    listed = {file: readers.hex256(file) for file in readers.value}
+    if not all(layout.reader_of(file, descriptor.id) for file in listed):
+        raise FormatError(f"{key} names what is no key file of this repository")
+    return listed
 
 
-def put_record(
-    store: Store, repository_id: str, signatory: Signatory, *, key: str, sha256: str, anew: bool = False
-) -> None:
-    """Record that there is the key file `key`. A record that exists stays, unless it is stored `anew`.
-
-    Raises StoreError.
+def examine_readers(store: Store, descriptor: Descriptor) -> Readers:
+    """Load the readers, and read the key files of the list; nothing is opened. What is added or removed meanwhile does
+    not count. Raises StoreError if the list cannot be read.
     """
-    record = layout.reader_key(key)
-    document = encode_document({"format": FORMAT_VERSION, "required_features": [], "file_sha256": sha256}, record)
-    data = sign_document(signatory, repository_id, record, document)
+    while True:
+        readers = load_readers(store, descriptor)
+        tasks = [partial(_flaw_of, store, key, sha256) for key, sha256 in sorted(readers.listed.items())]
+        flaws = [flaw for flaw in in_order(tasks, _THREADS) if flaw is not None]
+        unread = readers.listed if readers.list_key else readers.stored
+        whole = frozenset(unread) - {flaw.key for flaw in flaws}
+        if not (readers.broken or flaws) or load_readers(store, descriptor).list_key == readers.list_key:
+            return replace(readers, broken=(*readers.broken, *flaws), whole=whole)
+
+
+def _flaw_of(store: Store, key: str, sha256: str) -> Flaw | None:
     try:
-        store.put(record, data)
-    except ObjectExists:
-        if anew:
-            store.delete(record)
-            with suppress(ObjectExists):  # someone else does the same
-                store.put(record, data)
+        if hashlib.sha256(read_key_file(store, key)).hexdigest() == sha256:
+            return None
+    except ObjectNotFound:
+        problem = f"{key} is missing: whoever has the key for it cannot read the repository any more"
+    except StoreError as error:
+        problem = error.message
+    else:
+        problem = f"{key} is damaged, or was exchanged (SHA-256 differs): the key for it opens nothing any more"
+    return Flaw(key, problem)
 
 
-def remove_record(store: Store, key: str) -> None:
-    """Remove the record of the key file `key`, which is removed next. Succeeds if there is none. Raises StoreError."""
-    store.delete(layout.reader_key(key))
+def read_key_file(store: Store, key: str) -> bytes:
+    """Return a key file, or its beginning if it is larger than any. Raises ObjectNotFound and StoreError."""
+    return store.get_range(key, 0, _MAX_FILE_BYTES)
 
 
-def sha256s_of(store: Store, descriptor: Descriptor, signers: Signers | None, key: str) -> frozenset[str]:
-    """Return the SHA-256 of the key file `key`, and the one that its record says, as far as there are any. They differ
-    if one of the two is damaged. Raises StoreError.
-    """
-    found = set()
-    with suppress(ObjectNotFound):
-        found.add(hashlib.sha256(store.get_range(key, 0, MAX_READER_BYTES)).hexdigest())
-    with suppress(ObjectNotFound, IntegrityError, UnsupportedError):
-        data = store.get_range(layout.reader_key(key), 0, MAX_READER_BYTES)
-        found.add(read_record(descriptor, signers, key, data))
-    return frozenset(found)
-
-
-def put_removal(store: Store, key: str, sha256: str) -> None:
-    """Record that the key file `key` with this SHA-256 is removed. Succeeds if that is recorded. Raises StoreError."""
-    with suppress(ObjectExists):
-        store.put(layout.removed_reader_key(key, sha256), b"")
-
-
-def list_removed(store: Store) -> frozenset[tuple[str, str]]:
-    """Return key and SHA-256 of each key file that was removed, as far as that is recorded. Raises StoreError."""
-    found = (layout.parse_removed_reader_key(info.key) for info in store.list(layout.KEYS))
-    return frozenset(one for one in found if one is not None)
-
-
-def record_readers(store: Store, repository_id: str, signatory: Signatory | None, readers: Readers) -> None:
-    """Record the key files of an interrupted `key add`. What cannot be recorded now is left to the next run."""
-    if signatory is None:
-        return
-    for key, sha256 in readers.unrecorded:
+def change_readers(
+    store: Store,
+    descriptor: Descriptor,
+    authority: Signatory,
+    *,
+    add: Mapping[str, str] | None = None,
+    remove: Collection[str] = (),
+) -> None:
+    """Store the next list: with the key files `add` (key → SHA-256), without those of `remove`. Raises StoreError."""
+    for _ in range(_TRIES):
+        readers = load_readers(store, descriptor)
+        listed = {key: sha256 for key, sha256 in {**readers.listed, **(add or {})}.items() if key not in remove}
+        newest = max((layout.readers_generation_of(key) or 0 for key in readers.lists), default=0)
+        key = layout.readers_key(newest + 1)
+        document = encode_document({"format": FORMAT_VERSION, "required_features": [], "readers": listed}, key)
         try:
-            put_record(store, repository_id, signatory, key=key, sha256=sha256)
-            if _is_gone(store, key):  # removed just now
-                remove_record(store, key)
-        except StoreError as error:
-            _log.info("%s is not recorded: %s", key, error.message)
+            store.put(key, sign_document(authority, descriptor.id, key, document))
+        except ObjectExists:  # someone else changes it, too
+            continue
+        for older in readers.lists:
+            store.delete(older)
+        return
+    raise StoreError(f"{store.location}: the list of readers is changed by others all the time; try again")

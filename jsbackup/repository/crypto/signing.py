@@ -320,7 +320,7 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
         IntegrityError: the descriptor contradicts the authority, or there are too many objects.
         StoreError: the store does not answer.
     """
-    found = []
+    writers = []
     infos = [info for info in store.list(layout.WRITERS) if layout.kind_of(info.key) is layout.ObjectKind.WRITER]
     if len(infos) > _MOST_WRITERS:
         raise _too_many(f"{len(infos):,} objects")
@@ -342,8 +342,8 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
                     f"{layout.DESCRIPTOR} has been exchanged: it is not what {key} says",
                     hint="Write nothing there; someone may want to read it.",
                 )
-            found.append(writer)
-    return found
+            writers.append(writer)
+    return writers
 
 
 def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:

@@ -73,7 +73,7 @@ _MOST_MARKED = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Since when an object is known to be unused (Unix time), and its size, which older lists do not have: 0."""
+    """Since when an object is known to be unused (Unix time), and its size."""
 
     seen_ns: int
     size: int
@@ -108,10 +108,10 @@ def read_marks(store: Store) -> Marks:
             )
         keys.append(info.key)
         try:
-            found = _decode(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)
+            listed = _decode(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)
         except (FormatError, ObjectNotFound):  # another prune has replaced it
             continue
-        for key, mark in found.items():
+        for key, mark in listed.items():
             # Several lists exist if a run was killed or two overlapped: the later time is the safer one.
             if key not in seen or mark.seen_ns > seen[key].seen_ns:
                 seen[key] = mark
@@ -151,10 +151,7 @@ def _encode(unused: Mapping[str, Mark], tool: str, what: str) -> bytes:
 def _decode(data: bytes, what: str) -> dict[str, Mark]:
     fields = decode_document(data, what)
     fields.version(_FORMAT_VERSION, frozenset())
-    return {
-        one.text("key"): Mark(one.time_ns("seen"), one.number("size") if "size" in one.value else 0)
-        for one in fields.each("unused")
-    }
+    return {row.text("key"): Mark(row.time_ns("seen"), row.number("size")) for row in fields.each("unused")}
 
 
 _AT_ONCE = 4096  # pages whose references are held
@@ -207,7 +204,7 @@ class NamedObjects:
         for stream in streams:
             self._add(parts_of(stream.segments))
             self._note(piece.key for piece in stream.opaque)
-            self._note(one.pending.key for one in stream.consumers if one.pending is not None)
+            self._note(consumer.pending.key for consumer in stream.consumers if consumer.pending is not None)
 
     def _add(self, parts: Sequence[Part]) -> None:
         new = {part.key: part for part in parts if isinstance(part, PageRef) and part.key not in self._pages_seen}
@@ -280,8 +277,11 @@ class _Survey:
     unused: tuple[_Unused, ...]
     now_seconds: float
 
-    def due(self, grace_seconds: float, now_seconds: float) -> list[_Unused]:
-        return [one for one in self.unused if one.due_ns(grace_seconds) <= _ns(now_seconds)]
+    def split(self, grace_seconds: float, now_seconds: float) -> tuple[list[ObjectInfo], list[_Unused]]:
+        """Return the objects that are due, and those that wait."""
+        now_ns = _ns(now_seconds)
+        due = [unused.info for unused in self.unused if unused.due_ns(grace_seconds) <= now_ns]
+        return due, [unused for unused in self.unused if unused.due_ns(grace_seconds) > now_ns]
 
 
 def prune(
@@ -310,25 +310,27 @@ def prune(
         holds = list(store.list(layout.HOLDS))  # before the backups: a held backup was there first
         marks = read_marks(store)
         survey = _look(repository, lease, marks.unused, frozenset(), threads=threads)
-        found = {one.info.key: Mark(one.seen_ns, one.info.size) for one in survey.unused}
-        marks = put_marks(store, marks, found, tool, random=random)
+        unused_now = {unused.info.key: Mark(unused.seen_ns, unused.info.size) for unused in survey.unused}
+        marks = put_marks(store, marks, unused_now, tool, random=random)
         leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
-    due = survey.due(grace_seconds, survey.now_seconds)
+    due, waiting = survey.split(grace_seconds, survey.now_seconds)
     if not due:
-        return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
+        return _waiting(waiting, PruneReport(leftovers=leftovers), grace_seconds)
     with take(Mode.EXCLUSIVE) as lease:
-        deleted = _delete_due(repository, lease, survey, grace_seconds, threads=threads)
-        gone = {info.key for info in deleted.deleted}
-        left = {key: mark for key, mark in marks.unused.items() if key not in gone}
+        outcomes, waiting = _delete_due(repository, lease, survey, grace_seconds, threads=threads)
+        deleted = [info for info, is_deleted in outcomes if is_deleted]
+        kept = [info for info, is_deleted in outcomes if not is_deleted]
+        keys = {info.key for info in deleted}
+        left = {key: mark for key, mark in marks.unused.items() if key not in keys}
         put_marks(store, marks, left, tool, random=random)
     report = PruneReport(
-        deleted_objects=len(deleted.deleted),
-        freed_bytes=sum(info.size for info in deleted.deleted),
-        kept_objects=len(deleted.kept),
-        kept_bytes=sum(info.size for info in deleted.kept),
+        deleted_objects=len(deleted),
+        freed_bytes=sum(info.size for info in deleted),
+        kept_objects=len(kept),
+        kept_bytes=sum(info.size for info in kept),
         leftovers=leftovers,
     )
-    return _waiting(deleted.waiting, report, grace_seconds)
+    return _waiting(waiting, report, grace_seconds)
 
 
 def preview_prune(
@@ -342,13 +344,12 @@ def preview_prune(
     """Report what `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
     with take(Mode.SHARED) as lease:
         survey = _look(repository, lease, read_marks(repository.store).unused, frozenset(without), threads=threads)
-    due = survey.due(grace_seconds, survey.now_seconds)
+    due, waiting = survey.split(grace_seconds, survey.now_seconds)
     if due:
-        _refuse_without_manifests(repository, survey.backups, [one.info for one in due])
+        _refuse_without_manifests(repository, survey.backups, due)
         _refuse_gaps(repository)
-    gone = {one.info.key for one in due}
-    report = PruneReport(deleted_objects=len(due), freed_bytes=sum(one.info.size for one in due))
-    return _waiting([one for one in survey.unused if one.info.key not in gone], report, grace_seconds)
+    report = PruneReport(deleted_objects=len(due), freed_bytes=sum(info.size for info in due))
+    return _waiting(waiting, report, grace_seconds)
 
 
 # --- finding unused objects ---
@@ -398,20 +399,20 @@ _HINT = "Nothing is deleted as long as a manifest or a page cannot be read: what
 
 def _named_by(repository: Repository, backups: Collection[str], threads: int) -> NamedObjects:
     named = NamedObjects(repository.stream_pages)
-    gone: list[str] = []
+    missing: list[str] = []
     try:
         reads = [partial(_read, repository, backup) for backup in sorted(backups)]
         for backup, manifest in zip(sorted(backups), in_order(reads, threads), strict=True):
             if manifest is None:
-                gone.append(backup)
+                missing.append(backup)
             else:
                 named.add(manifest)
         named.read_pages(threads)
     except JsBackupError as error:
         raise error.with_hint(error.hint or _HINT) from error.__cause__
-    if gone:
+    if missing:
         listed = set(repository.backups())
-        for backup in gone:
+        for backup in missing:
             if backup in listed:
                 raise IntegrityError(f"manifest {layout.manifest_key(backup)} is listed, but not there", hint=_HINT)
     return named
@@ -447,38 +448,24 @@ def _refuse_without_manifests(repository: Repository, backups: Collection[str], 
 # --- deleting ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Deleted:
-    """What was due and is deleted, what was due but is locked by the store, what is not due yet."""
-
-    deleted: tuple[ObjectInfo, ...]
-    kept: tuple[ObjectInfo, ...]
-    waiting: tuple[_Unused, ...]
-
-
 def _delete_due(
     repository: Repository, lease: Lease, survey: _Survey, grace_seconds: float, *, threads: int
-) -> _Deleted:
+) -> tuple[list[tuple[ObjectInfo, bool]], list[_Unused]]:
+    """Return what was due, and whether it is deleted: the store may keep it locked; and what is not due yet."""
     # Manifests never change: those that were read need not be read again.
     backups = _all_backups(repository)
     named = _named_by(repository, backups - survey.backups, threads)
-    unused = [one for one in survey.unused if one.info.key not in named]
-    now_ns = _ns(lease.renew())
-    due = [one.info for one in unused if one.due_ns(grace_seconds) <= now_ns]
+    survey = replace(survey, unused=tuple(unused for unused in survey.unused if unused.info.key not in named))
+    due, waiting = survey.split(grace_seconds, lease.renew())
     # Under the exclusive lease: a first backup that is running has stored objects, but no manifest yet.
     _refuse_without_manifests(repository, backups, due)
     _refuse_gaps(repository)
     deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
-    gone = list(in_order(deletes, threads))
-    return _Deleted(
-        deleted=tuple(info for info, is_gone in zip(due, gone, strict=True) if is_gone),
-        kept=tuple(info for info, is_gone in zip(due, gone, strict=True) if not is_gone),
-        waiting=tuple(one for one in unused if one.due_ns(grace_seconds) > now_ns),
-    )
+    return list(zip(due, in_order(deletes, threads), strict=True)), waiting
 
 
 def _delete(store: Store, lease: Lease, key: str) -> bool:
-    """Delete it. Returns whether it is gone. Raises `RepositoryLocked` if the lease is lost."""
+    """Delete it, unless the store keeps it locked. Raises `RepositoryLocked` if the lease is lost."""
     lease.check()
     return _is_deleted(store, key)
 
@@ -497,8 +484,8 @@ def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: floa
     return replace(
         report,
         marked_objects=len(unused),
-        marked_bytes=sum(one.info.size for one in unused),
-        due_seconds=min((one.due_ns(grace_seconds) / 1e9 for one in unused), default=None),
+        marked_bytes=sum(waiting.info.size for waiting in unused),
+        due_seconds=min((waiting.due_ns(grace_seconds) / 1e9 for waiting in unused), default=None),
     )
 
 
@@ -516,7 +503,7 @@ def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]
         return backup is not None and backup not in survey.backups
 
     def is_spent(info: ObjectInfo) -> bool:
-        receipt = layout.parse_receipt_key(info.key.removesuffix(".age"))
+        receipt = layout.parse_receipt_key(layout.unsealed(info.key))
         age_seconds = survey.now_seconds - info.modified_seconds
         return receipt is not None and receipt.run not in live and age_seconds >= grace_seconds
 

@@ -165,15 +165,15 @@ class Verbatim:
             if key not in stored:
                 folders.setdefault(key.rpartition("/")[0], []).append(ref)
         looks = [partial(self._look, folder, wanted) for folder, wanted in folders.items()]
-        there = {key for found in in_order(looks, self._transfer.jobs) for key in found}
-        stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in there}
-        self._transfer.tally.skipped_objects += len(there)
+        present = {key for keys in in_order(looks, self._transfer.jobs) for key in keys}
+        stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in present}
+        self._transfer.tally.skipped_objects += len(present)
         missing = [ref for key, ref in refs.items() if key not in stored]
         with _watched(self._transfer.progress, backup, missing) as advance:
             brought = in_order([partial(self._bring, ref) for ref in missing], self._transfer.jobs)
-            for ref, one in zip(missing, brought, strict=True):
-                stored[ref.key] = one
-                self._transfer.tally.count(one)
+            for ref, copied in zip(missing, brought, strict=True):
+                stored[ref.key] = copied
+                self._transfer.tally.count(copied)
                 advance(ref)
         return stored
 
@@ -187,8 +187,8 @@ class Verbatim:
             for ref in wanted:
                 with suppress(ObjectNotFound):
                     sizes[ref.key] = store.head(ref.key).size
-        there = (ref for ref in wanted if sizes.get(ref.key) == ref.size and not self._target.is_damaged(ref))
-        return [ref.key for ref in there if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
+        present = (ref for ref in wanted if sizes.get(ref.key) == ref.size and not self._target.is_damaged(ref))
+        return [ref.key for ref in present if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
 
     def _same_end(self, ref: AnyRef) -> bool:
         """Whether both objects end alike, where a Parquet file has the name of its writer, and places and sizes of its
@@ -271,7 +271,7 @@ class Resealing:
 
 def _moved(stored: Mapping[str, StoredObject]) -> bool:
     """Return whether an object has another key at the target: then nothing that names it can be copied verbatim."""
-    return any(one.key != key for key, one in stored.items())
+    return any(target.key != key for key, target in stored.items())
 
 
 def _content_of(manifest: Manifest) -> Iterator[SegmentRef | ObjectRef | OpaqueRef]:
@@ -357,13 +357,13 @@ def copy_backups(
     """
     run = _Run(source, target, lease, progress, jobs=jobs)
     wanted = frozenset(backups)
-    here, there = source.inventory(wanted), target.inventory(wanted)
-    known = {entry.id: entry for entry in there.entries}
-    failed = {one.id: one.error for one in here.unreadable}
-    failed |= {one.id: _unreadable(target, one.id, one.error) for one in there.unreadable}
+    ours, theirs = source.inventory(wanted), target.inventory(wanted)
+    known = {entry.id: entry for entry in theirs.entries}
+    failed = {backup.id: backup.error for backup in ours.unreadable}
+    failed |= {backup.id: _unreadable(target, backup.id, backup.error) for backup in theirs.unreadable}
     copied: list[str] = []
     present: list[str] = []
-    for entry in here.entries:
+    for entry in ours.entries:
         if entry.id in failed:
             continue
         try:
@@ -376,7 +376,7 @@ def copy_backups(
             failed[entry.id] = error
     if copied:
         run.tend()
-    run.close_gaps([entry for entry in here.entries if entry.id not in failed])
+    run.close_gaps([entry for entry in ours.entries if entry.id not in failed])
     return CopyReport(
         copied=tuple(copied),
         present=tuple(present),
@@ -397,7 +397,7 @@ class _Run:
         self._carrier: Carrier | None = None
         self._witnessed: frozenset[str] | None = None  # backups of the source, when the first one is copied
         self._lost: dict[str, str] | None = None  # the SHA-256 of manifests that the target has lost, likewise
-        self._there = target.backups()
+        self._at_target = target.backups()
         self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
@@ -418,8 +418,8 @@ class _Run:
         try:
             self._put_manifest(document, carried, stored)
         except ObjectExists:
-            found, theirs = _read(self._target, backup)
-            self.compare(entry_of(manifest, document), entry_of(theirs, found))
+            stored_document, theirs = _read(self._target, backup)
+            self.compare(entry_of(manifest, document), entry_of(theirs, stored_document))
             return False
         confirm(self._target, backup, self._lease)
         self.tally.copied_objects += 1
@@ -478,7 +478,7 @@ class _Run:
         if not self._same_documents:
             return
         documents = self._target.documents
-        loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
+        loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._at_target}
         with _not_needed():
             catalog, _ = newest_catalog(documents) if loose else (None, ())
             whole = {entry.id for entry in entries}.issuperset(self._source.backups())  # all that it named is there
@@ -501,7 +501,7 @@ class _Run:
         return Resealing(transfer)
 
     def _one_before(self, backup: str) -> Manifest | None:
-        earlier = self._there[: bisect_left(self._there, backup)]
+        earlier = self._at_target[: bisect_left(self._at_target, backup)]
         try:
             return self._target.manifest(earlier[-1]) if earlier else None
         except (IntegrityError, UnsupportedError):
@@ -537,11 +537,11 @@ class _Run:
             self.tally.copied_bytes += put.size
         self._stored[manifest.id] = sha256
         note_backup(self._target.documents, manifest.id, manifest.previous, self._target.witness_of(sha256))
-        insort(self._there, manifest.id)
+        insort(self._at_target, manifest.id)
 
     def _chained(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the backup before it at the target."""
-        before = self._there[: bisect_left(self._there, manifest.id)]
+        before = self._at_target[: bisect_left(self._at_target, manifest.id)]
         if self._target.descriptor.authority is None:
             last = before[-1] if before else None
             return replace(manifest, previous=last, previous_sha256=last and self._sha256_of(last))
@@ -557,13 +557,13 @@ class _Run:
         if self._target.descriptor.authority is not None or manifest.previous_sha256 is None:
             return True
         previous = manifest.previous
-        return previous not in self._there or self._sha256_of(previous) in (None, manifest.previous_sha256)
+        return previous not in self._at_target or self._sha256_of(previous) in (None, manifest.previous_sha256)
 
     def _sha256_of(self, backup: str) -> str | None:
         """Return the SHA-256 of a manifest at the target; None for a damaged one."""
         if backup not in self._stored:
-            found = self._target.inventory({backup}).entries
-            self._stored[backup] = found[0].sha256 if found else None
+            entries = self._target.inventory({backup}).entries
+            self._stored[backup] = entries[0].sha256 if entries else None
         return self._stored[backup]
 
 

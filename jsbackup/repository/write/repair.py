@@ -12,50 +12,50 @@ it (`layout.stored_keys`): later backups use them, but this backup stays damaged
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from jsbackup.errors import (
     IntegrityError,
+    JsBackupError,
     KeyUnavailable,
     ObjectExists,
     ObjectLocked,
     ObjectNotFound,
     UnsupportedError,
-    UsageError,
 )
-from jsbackup.progress import Progress
 from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
 from jsbackup.repository.catalog import read_witnesses, replace_witness
-from jsbackup.repository.checks.ledger import read_damaged
-from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier, check_object
+from jsbackup.repository.checks.verify_run import check_writers
+from jsbackup.repository.crypto.readers import examine_readers, load_readers, read_key_file
+from jsbackup.repository.crypto.signing import MAX_WRITER_BYTES, Writer, decode_writer, load_signers, read_signed
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Documents, seal_in
 from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest import AnyRef, Manifest, SegmentRef, StreamBackup, UnlistedStreams
 from jsbackup.repository.manifest_json import decode_manifest
-from jsbackup.repository.objects import Objects, PageRef, StreamPageRef, id_of, put_named, sha256_of
-from jsbackup.repository.pages.segment_list import BrokenPage
+from jsbackup.repository.objects import Objects, PageRef, StreamPageRef, has_bytes, put_named, sha256_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 
 __all__ = [
     "Broken",
-    "BrokenManifest",
-    "Found",
+    "BrokenDocument",
     "ManifestRepair",
     "ObjectName",
     "RepairOutcome",
-    "broken_manifests",
+    "WriterRepair",
     "fetch_from",
-    "find_broken",
+    "find_broken_readers",
+    "mend_reader",
     "put_document",
     "put_in_place",
     "read_sound_part",
 ]
 
+_THREADS = 8
 
 ObjectName = tuple[str, str]
 """Key and SHA-256 of an object: it is repaired, and counted, once for all backups that name it."""
@@ -90,92 +90,27 @@ class Broken:
 
     def also(self, other: Broken) -> Broken:
         """Return the same object as it was found in more backups."""
-        newer = max(self, other, key=lambda one: one.backups[-1])
+        newer = max(self, other, key=lambda broken: broken.backups[-1])
         return replace(newer, backups=tuple(sorted({*self.backups, *other.backups})))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What is wrong with backups: different objects, and problems that no object can repair (key and problem). `sound`
-    are the ids (`objects.py`) of objects that are recorded as damaged and are not, each with a backup that names it.
+class BrokenDocument:
+    """A document that is missing or damaged, or not the one that was stored: the manifest of `backup`, the record of a
+    writer, a key file of a reader, their list, or a catalog. `key` is that of the stored object.
+
+    `certain`: it was there. Otherwise someone may only have put a manifest here that another repository has signed.
     """
 
-    objects: tuple[Broken, ...]
-    beyond: tuple[tuple[str, str], ...]
-    sound: Mapping[bytes, str] = field(default_factory=dict)
-
-    def plus(self, more: Found) -> Found:
-        """Return this with what was found later. What was broken, and is sound by then, is still among `objects`."""
-        objects = {one.name: one for one in self.objects}
-        for one in more.objects:
-            objects[one.name] = objects[one.name].also(one) if one.name in objects else one
-        broken = {id_of(one.ref) for one in objects.values()}
-        sound = {name: backup for name, backup in {**more.sound, **self.sound}.items() if name not in broken}
-        return Found(tuple(objects.values()), tuple(dict.fromkeys((*self.beyond, *more.beyond))), sound)
+    key: str
+    problem: str
+    backup: str = ""
+    certain: bool = True
 
 
 class RepairOutcome(StrEnum):
     MENDED = "mended"
     BESIDE = "beside"  # the store keeps the damaged object locked
-
-
-def find_broken(
-    repository: Repository,
-    backups: Iterable[str],
-    progress: Progress,
-    *,
-    check: bool,
-    also: Collection[bytes] = (),
-    sound: frozenset[bytes] | None = None,
-    undecodable: Collection[bytes] = (),
-) -> Found:
-    """Find objects that are missing, have a wrong size, or were found damaged by the last `verify` and still are; and
-    those of `also` (ids) that are damaged.
-
-    With `check` all objects are read; otherwise, if the ids of those are given that were found `sound`, all but these:
-    of what a manifest or a page lists that was lost, no `verify` knew. `undecodable` are the ids of those that a
-    `verify` could not decode: they are decoded again if their SHA-256 is right, and then nothing can repair them.
-
-    Raises:
-        KeyUnavailable: manifests are encrypted, and no key that opens them was given.
-        StoreError: the store cannot be listed.
-    """
-    verifier = Verifier(repository.objects, Level.OBJECTS, progress=progress)
-    recorded = read_damaged(repository.documents)
-    if not check:
-        verifier.limit_to(recorded.keys() | set(also))
-    sound_again: dict[bytes, str] = {}
-    found: dict[ObjectName, Broken] = {}
-    beyond: dict[tuple[str, str], None] = {}
-    for backup in backups:
-        key = repository.documents.stored_key(layout.manifest_key(backup))
-        try:
-            manifest = read_sound_part(repository, backup)
-        except UsageError:  # forgotten meanwhile
-            continue
-        except (IntegrityError, UnsupportedError) as error:
-            beyond[key, error.message] = None
-            continue
-        refs: dict[str, tuple[StreamBackup | None, AnyRef]] = {page.key: (None, page) for page in manifest.stream_pages}
-        for stream in manifest.streams:
-            refs |= {ref.key: (stream, ref) for ref in stream.walk() if not isinstance(ref, BrokenPage)}
-        if sound is not None and not check:
-            ids = {id_of(ref) for _, ref in refs.values()}
-            verifier.limit_to(recorded.keys() | (ids - sound))
-        for problem in verifier.check(manifest):
-            if problem.kind is ProblemKind.INCONSISTENT or problem.key not in refs:
-                beyond[key, problem.problem] = None
-                continue
-            of, ref = refs[problem.key]
-            one = Broken(ref, of, problem.stream, problem.problem, (backup,))
-            found[one.name] = found[one.name].also(one) if one.name in found else one
-        again = (recorded.keys() & verifier.sound) - sound_again.keys()
-        for ref in _named(refs.values(), again & set(undecodable)):
-            if flaw := _flaw_within(repository.objects, ref):
-                beyond[ref.key, flaw] = None
-                again.remove(id_of(ref))
-        sound_again |= dict.fromkeys(again, backup)
-    return Found(tuple(found.values()), tuple(beyond), sound_again)
 
 
 def read_sound_part(repository: Repository, backup: str) -> Manifest:
@@ -190,21 +125,6 @@ def read_sound_part(repository: Repository, backup: str) -> Manifest:
         if [*repository.stream_pages.read_all(manifest.stream_pages, broken)] or not broken:
             raise
         return replace(manifest, unlisted=tuple(UnlistedStreams(page, error) for page, error in broken.items()))
-
-
-def _named(refs: Iterable[tuple[StreamBackup | None, AnyRef]], names: Collection[bytes]) -> list[AnyRef]:
-    return [ref for _, ref in refs if id_of(ref) in names] if names else []
-
-
-def _flaw_within(objects: Objects, ref: AnyRef) -> str:
-    """Return why an object with the right SHA-256 cannot be decoded; "" if it can. Those that list others were."""
-    if isinstance(ref, PageRef | StreamPageRef):
-        return ""
-    try:
-        flaw = check_object(objects, ref, Level.DATA)
-    except KeyUnavailable:
-        return f"object {ref.key} could not be decoded, and only a key that reads messages shows whether it can be now"
-    return "" if flaw is None else flaw.text
 
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
@@ -228,32 +148,32 @@ def put_in_place(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
     if len(data) != ref.size or sha256_of(data) != ref.sha256:
         raise IntegrityError(f"these are not the bytes of object {ref.key}")
     try:
-        store.delete(ref.key)
+        put_document(store, ref.key, data)
     except ObjectLocked:
-        with suppress(IntegrityError):  # the locked version may be the right one: then only what hid it was deleted
-            Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
-            return RepairOutcome.MENDED
         put_named(store, ref.key, data)
         return RepairOutcome.BESIDE
-    with suppress(ObjectExists):  # someone else repairs it, too
-        store.put(ref.key, data)
-    Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
     return RepairOutcome.MENDED
 
 
 def put_document(store: Store, key: str, data: bytes) -> None:
-    """Put the right bytes of a document under its key. Raises StoreError, and IntegrityError if the store keeps the
-    damaged one locked, or does not return these bytes.
+    """Put the right bytes of a document under its key.
+
+    Raises:
+        ObjectLocked: the store keeps the damaged one.
+        IntegrityError: the store does not return these bytes.
+        StoreError: the store does not answer, or does not allow it.
     """
+    view = memoryview(data)
     try:
         store.delete(key)
-    except ObjectLocked as error:
-        if store.get_range(key, 0, len(data) + 1) == data:  # as in `put_in_place`
-            return
-        raise IntegrityError(f"the store keeps the damaged {key} locked") from error
+    except ObjectLocked:
+        with suppress(ObjectNotFound):
+            if has_bytes(store, key, view):  # the locked version is the right one: only what hid it was deleted
+                return
+        raise
     with suppress(ObjectExists):  # someone else repairs it, too
         store.put(key, data)
-    if store.get_range(key, 0, len(data) + 1) != data:
+    if not has_bytes(store, key, view):
         raise IntegrityError(f"{store.location} does not return {key} as it was put")
 
 
@@ -265,7 +185,7 @@ def put_document(store: Store, key: str, data: bytes) -> None:
 # something here proves that they are the ones that were stored:
 #
 # - the newest catalog, a backup that follows this one, or the witness of the newest one names their SHA-256
-#   (`checks/manifest_chain.py`). Older tools recorded it in signed repositories and in catalogs only.
+#   (`checks/manifest_chain.py`).
 # - they are signed by a writer of this repository. A signed manifest belongs to one id, and is made once.
 # - the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
 #   against accidents, as all of a repository without signatures is.
@@ -279,33 +199,6 @@ def put_document(store: Store, key: str, data: bytes) -> None:
 # A copy that was signed again, or whose objects have other keys, has other bytes, and is refused.
 
 _SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenManifest:
-    """A manifest that is missing or damaged, or not the one that was stored; or a damaged catalog, with "" as `backup`.
-    `key` is that of the stored object.
-    """
-
-    backup: str
-    key: str
-    problem: str
-
-
-def broken_manifests(
-    repository: Repository, beyond: Iterable[tuple[str, str]], gaps: Sequence[Gap]
-) -> list[BrokenManifest]:
-    """Return the manifests among what is `beyond` repair (key and problem), and those that the chain misses."""
-    suffix = repository.documents.stored_key("")
-    found = {}
-    for key, problem in beyond:
-        backup = layout.backup_id_of(key.removesuffix(suffix))
-        if backup is not None and key == repository.documents.stored_key(layout.manifest_key(backup)):
-            found[backup] = BrokenManifest(backup, key, problem)
-    for gap in gaps:
-        text = f"{gap.backup}: {gap.problem}"
-        found.setdefault(gap.backup, BrokenManifest(gap.backup, repository.documents.stored_key(gap.key), text))
-    return [found[backup] for backup in sorted(found)]
 
 
 class ManifestRepair:
@@ -326,49 +219,42 @@ class ManifestRepair:
             if entry.previous is not None and entry.previous_sha256 is not None:
                 self._named.setdefault(entry.previous, {})[entry.previous_sha256] = f"backup {entry.id}"
 
-    def mend(self, broken: BrokenManifest) -> str:
-        """Put the right bytes of a manifest back. Return what else there is to say, "" for nothing.
+    def mend(self, broken: BrokenDocument) -> BrokenDocument:
+        """Put the right bytes of a manifest back. Return it with what else there is to say.
 
         Raises:
             IntegrityError: the other repository does not have them, or nothing proves that these are the right ones.
             KeyUnavailable: no key that opens them was given, and nothing else proves them.
             StoreError: a store does not answer, or does not allow it.
         """
-        key = layout.manifest_key(broken.backup)
+        documents, key = self._repository.documents, layout.manifest_key(broken.backup)
         try:
-            data = self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
+            data = documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
         except ObjectNotFound:
             raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
-        damaged = self._damaged(key)
-        if data == damaged and (note := self._mend_witness(broken.backup, data)):
-            return note
+        damaged: bytes | None = None
+        with suppress(ObjectNotFound):
+            damaged = documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
         if data == damaged:
-            signer = self._repository.documents.claimed_signer(key, data)
-            lacks = f", and no sound {layout.writer_key(signer)}" if signer and "keys/writer-" in broken.problem else ""
-            raise IntegrityError(f"{self._other.location} has the same bytes{lacks}")
-        self._prove(broken.backup, data, damaged)
-        put_document(self._repository.store, broken.key, data)
-        return self._align_witness(broken.backup, sha256_of(data))
+            self._refuse_unless_only_witness_differs(broken.backup, data)
+        else:
+            self._prove(broken.backup, data, damaged or b"")
+            put_document(self._repository.store, broken.key, data)
+        note = self._align_witness(broken.backup, sha256_of(data))
+        return replace(broken, problem=f"{broken.problem}; {note}") if note else broken
 
-    def _mend_witness(self, backup: str, data: bytes) -> str:
-        """Replace a witness that contradicts a manifest and its copy, which are the same. Return what was wrong with
-        it; "" if that is not the case, or not known to be.
-        """
-        sha256, named = sha256_of(data), self._named.get(backup, {})
-        if self._witnessed(backup) in (None, sha256) or self._repository.documents.signs:
-            return ""
-        try:
-            self._seal_of(backup, data)
-        except (IntegrityError, UnsupportedError):
-            return ""
-        if named and set(named) != {sha256}:
-            return ""
+    def _refuse_unless_only_witness_differs(self, backup: str, data: bytes) -> None:
+        """Raise IntegrityError unless only the witness of a manifest is wrong, which is the same as its copy."""
+        sha256, named, where = sha256_of(data), self._named.get(backup, {}), self._other.location
+        agrees = self._repository.documents.signs or self._witnessed(backup) in (None, sha256)
+        if agrees or named.keys() - {sha256}:
+            raise IntegrityError(f"{where} has the same bytes")
+        self._seal_of(backup, data)
         if not (named or self._trust_copy or self._witnessed(backup, self._other) == sha256):
             raise IntegrityError(
-                f"{self._other.location} has the same manifest, and {layout.witness_key(backup)} names another one; if "
-                "you trust this copy, give --trust-copy: then the witness names it"
+                f"{where} has the same manifest, and {layout.witness_key(backup)} names another one; if you trust this "
+                "copy, give --trust-copy: then the witness names it"
             )
-        return self._align_witness(backup, sha256)
 
     def _align_witness(self, backup: str, sha256: str) -> str:
         """Let a witness that names another manifest name the one that is here now; return that it did not."""
@@ -376,12 +262,6 @@ class ManifestRepair:
             return ""
         replace_witness(self._repository.documents, backup, sha256.encode())
         return f"its witness {layout.witness_key(backup)} named another manifest, and names this one from now on"
-
-    def _damaged(self, key: str) -> bytes:
-        try:
-            return self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
-        except ObjectNotFound:
-            return b""
 
     def _prove(self, backup: str, data: bytes, damaged: bytes) -> None:
         named, sha256 = self._named.get(backup, {}), sha256_of(data)
@@ -429,3 +309,125 @@ class ManifestRepair:
         plain = self._repository.documents.unwrapped(key, data)
         decode_manifest(plain, key)
         return seal_in(plain, f"manifest {key}").encode()
+
+
+# --- repair records of writers ---
+#
+# Without its record nothing that a writer has signed can be read (`crypto/signing.py`). A copy is taken only if the
+# authority of this repository has signed it, as every record that counts: who can change the copy cannot make one.
+# Which authority that is says the descriptor, which was compared with the user's keys when the repository was opened.
+#
+# Only those are put back that are damaged, or that something here needs. If the writer key of the copy was replaced,
+# its record of that would make the writer key of this repository invalid.
+
+
+class WriterRepair:
+    """Repairs records that manifests need, and what else is damaged of them. Reads all manifests if they are signed.
+
+    Raises IntegrityError if there are too many records, and StoreError if they cannot be listed.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        if repository.descriptor.authority is not None:
+            self._signers = load_signers(repository.store, repository.descriptor)
+            self._claimed = _claimed_signers(repository)
+
+    def find(self) -> list[BrokenDocument]:
+        """Return the records that are missing or damaged, in the order of their keys. Raises StoreError."""
+        if self._repository.descriptor.authority is None:
+            return []
+        flaws = [flaw for flaw in check_writers(self._repository) if flaw.key != layout.WRITERS]
+        broken = {flaw.key: BrokenDocument(flaw.key, flaw.problem) for flaw in flaws}
+        for signer in {*self._claimed.values()} - self._signers.current - self._signers.replaced.keys():
+            key = layout.writer_key(signer)
+            problem = f"{key} is missing; nothing that this writer has signed can be read"
+            broken.setdefault(key, BrokenDocument(key, problem, certain=False))
+        return [broken[key] for key in sorted(broken)]
+
+    def mend(self, broken: BrokenDocument, other: Store) -> BrokenDocument:
+        """Put a record back.
+
+        Raises:
+            IntegrityError: the other repository does not have it, or the authority has not signed what it has, or it
+                would make a manifest invalid.
+            StoreError: a store does not answer, or does not allow it.
+        """
+        key = broken.key
+        try:
+            data = other.get_range(key, 0, MAX_WRITER_BYTES + 1)
+            writer = self._decode(key, data)
+        except ObjectNotFound:
+            raise IntegrityError(f"{other.location} has no copy of it; {_by_hand(key)}") from None
+        except (IntegrityError, UnsupportedError) as error:
+            raise IntegrityError(f"{other.location} has no sound copy ({error.message}); {_by_hand(key)}") from error
+        for backup, signer in self._claimed.items():
+            replaced = writer.replaces.get(signer) if signer in self._signers.current else None
+            if replaced is not None and layout.manifest_key(backup) not in replaced:
+                raise IntegrityError(
+                    f"the writer key was replaced in {other.location}, and by that record backup {backup} could not be "
+                    "read any more"
+                )
+        put_document(self._repository.store, key, data)
+        return broken
+
+    def _decode(self, key: str, data: bytes) -> Writer:
+        descriptor = self._repository.descriptor
+        document = read_signed(descriptor.id, key, data)
+        writer = decode_writer(document.data, key)
+        # One that names another recipient keeps everybody from opening the repository (`load_writers`).
+        if (document.signer, writer.recipient) != (descriptor.authority, descriptor.recipient):
+            raise IntegrityError(f"{key} is not a record of this repository")
+        return writer
+
+
+def _claimed_signers(repository: Repository) -> dict[str, str]:
+    """Return who claims to have signed the manifests, by backup."""
+
+    def signer_of(backup: str) -> str | None:
+        key = layout.manifest_key(backup)
+        with suppress(JsBackupError):  # missing or unreadable, which others report
+            wrapped = repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
+            return repository.documents.claimed_signer(key, wrapped)
+        return None
+
+    backups = repository.backups()
+    signers = in_order([partial(signer_of, backup) for backup in backups], _THREADS)
+    return {backup: signer for backup, signer in zip(backups, signers, strict=True) if signer is not None}
+
+
+# --- repair keys of readers ---
+
+
+def find_broken_readers(repository: Repository) -> list[BrokenDocument]:
+    """Return the key files of readers, or their list, that are missing or damaged. Raises StoreError."""
+    readers = examine_readers(repository.store, repository.descriptor)
+    return [BrokenDocument(reader.key, reader.problem) for reader in readers.broken]
+
+
+def mend_reader(repository: Repository, broken: BrokenDocument, other: Store) -> BrokenDocument:
+    """Put a key file of a reader back, as the signed list says, or the list, as it is signed and not older.
+
+    Raises:
+        IntegrityError: the other repository does not have it.
+        StoreError: a store does not answer, or does not allow it.
+    """
+    key = broken.key
+    if key.startswith(layout.READERS):
+        theirs = load_readers(other, repository.descriptor)
+        if not theirs.list_key or theirs.generation < (layout.readers_generation_of(key) or 0):
+            raise IntegrityError(f"{other.location} has no sound copy of it; {_by_hand(key)}")
+        put_document(repository.store, theirs.list_key, theirs.data)
+        return replace(broken, key=theirs.list_key)
+    try:
+        data = read_key_file(other, key)
+    except ObjectNotFound:
+        raise IntegrityError(f"{other.location} has no copy of it; {_by_hand(key)}") from None
+    if sha256_of(data) != load_readers(repository.store, repository.descriptor).listed.get(key):
+        raise IntegrityError(f"{other.location} has another file (SHA-256 differs); {_by_hand(key)}")
+    put_document(repository.store, key, data)
+    return broken
+
+
+def _by_hand(key: str) -> str:
+    return f"copy {key} from where you keep the folder keys/, or from another copy of the repository"

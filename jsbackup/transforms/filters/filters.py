@@ -37,19 +37,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TypeVar
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.formats import kernels
-from jsbackup.model import JsonObject
-from jsbackup.transforms.batches import MessageBatch
-from jsbackup.transforms.filters.subject_rules import parse_patterns, subject_rows
+from jsbackup.transforms.batches import MessageBatch, matching_subjects
+from jsbackup.transforms.subjects import check_pattern, is_literal
 
-__all__ = ["Filters", "HeaderRule", "PayloadRule", "as_text"]
+__all__ = ["Filters", "HeaderRule", "PayloadRule", "as_text", "subject_rows"]
 
 _QUOTED = re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL)
 _ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
@@ -142,15 +141,39 @@ def _in_any_case(character: str) -> str:
     # Turkish i and others have variants of two characters, which fold to nothing else.
     variants = {character, character.lower(), character.upper(), character.title(), _FOLDED.get(character.lower(), "")}
     variants |= {letter for letter, other in _FOLDED.items() if other == character}
-    variants |= {one.upper() for one in variants} | {one.lower() for one in variants}
-    return f"(?:{'|'.join(_literally(one) for one in sorted(variants) if len(one) == 1)})"
+    variants |= {text.upper() for text in variants} | {text.lower() for text in variants}
+    return f"(?:{'|'.join(_literally(text) for text in sorted(variants) if len(text) == 1)})"
 
 
 def _literally(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
 
 
-R = TypeVar("R", HeaderRule, PayloadRule)
+# --- subjects ---
+#
+# Subjects are those in the backup, before any is mapped.
+
+
+def subject_rows(column: pa.Array, patterns: tuple[str, ...]) -> pa.BooleanArray:
+    """Return for each subject of a column whether any of the patterns, at least one, matches it."""
+    raw = column.view(pa.binary())
+    literals, wide = _sorted(patterns)
+    masks = [matching_subjects(column, wide)] if wide else []
+    if len(literals) == 1:
+        masks.append(pc.equal(raw, literals[0]))
+    elif len(literals):
+        masks.append(pc.is_in(raw, value_set=literals))
+    return reduce(pc.or_, masks)
+
+
+@lru_cache(maxsize=64)
+def _sorted(patterns: tuple[str, ...]) -> tuple[pa.Array, list[str]]:
+    """Return the literal subjects, and the patterns with wildcards."""
+    literals = pc.binary_array([pattern.encode() for pattern in patterns if is_literal(pattern)])
+    return literals, [pattern for pattern in patterns if not is_literal(pattern)]
+
+
+R = TypeVar("R", str, HeaderRule, PayloadRule)
 
 
 def option_of(name: str) -> str:
@@ -175,8 +198,8 @@ class Filters:
             return tuple(parse(option_of(name), text) for text in typed.get(name, ()))
 
         return cls(
-            parse_patterns("--subject", typed.get("subject", ())),
-            parse_patterns("--exclude-subject", typed.get("exclude_subject", ())),
+            rules("subject", check_pattern),
+            rules("exclude_subject", check_pattern),
             rules("header", HeaderRule.parse),
             rules("payload_match", PayloadRule.parse),
         )
@@ -197,7 +220,7 @@ class Filters:
     @property
     def words(self) -> list[str]:
         """The options as typed."""
-        return [f"{option_of(name)} {text}" for name, texts in self.to_json().items() for text in texts]
+        return [f"{option_of(field.name)} {rule}" for field in fields(self) for rule in getattr(self, field.name)]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -231,25 +254,6 @@ class Filters:
             return kept
         left = pc.invert(subject_rows(column, self.exclude_subject))
         return left if kept is None else pc.and_(kept, left)
-
-    def to_json(self) -> dict[str, list[str]]:
-        """Encode the options as typed; only those that are given."""
-        given = {field.name: [str(rule) for rule in getattr(self, field.name)] for field in fields(self)}
-        return {name: texts for name, texts in given.items() if texts}
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> Filters:
-        """Decode the result of `to_json`. Raises FormatError."""
-        names = {field.name for field in fields(cls)}
-        if not isinstance(value, dict) or value.keys() - names:
-            raise FormatError("filters: not the fields that they have")
-        for name, texts in value.items():
-            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise FormatError(f"filters: {name} is damaged")
-        try:
-            return cls.parse(value)
-        except UsageError as error:
-            raise FormatError(f"filters: {error.message}") from error
 
 
 def _judge(

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import FormatError, UsageError
-from jsbackup.model import JsonObject
+from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import MessageBatch
 from jsbackup.transforms.filters.key_marker import marker_rows
 from jsbackup.transforms.filters.rising import RisingSequences
@@ -50,20 +49,6 @@ class NewestRule:
 
     def __str__(self) -> str:
         return "--kv-compact" if self.compact else f"--last-per-subject {self.count}"
-
-    def to_json(self) -> JsonObject:
-        return {"kv_compact": True} if self.compact else {"last_per_subject": self.count}
-
-    @classmethod
-    def from_json(cls, value: object) -> NewestRule:
-        """Decode the result of `to_json`. Raises FormatError."""
-        if value == {"kv_compact": True} and isinstance(value, dict) and value["kv_compact"] is True:
-            return cls(compact=True)
-        if isinstance(value, dict) and value.keys() == {"last_per_subject"}:
-            count = value["last_per_subject"]
-            if type(count) is int and count > 0:
-                return cls(count)
-        raise FormatError("not which messages of a subject are the newest")
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -30,14 +30,11 @@ stream has copied, and from `Nats-Counter-Sources` what a counter has received.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -49,10 +46,12 @@ from jsbackup.strict_json import read_json, read_object
 from jsbackup.transforms.batches import DATA, HEADERS, SUBJECT, MessageBatch, Subjects, with_column
 from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
-from jsbackup.transforms.object_meta import META_SUBJECTS
+from jsbackup.transforms.object_meta import META_SUBJECTS, MOST_REPEATED, digest_of
 from jsbackup.transforms.subjects import matcher
 
-__all__ = ["ZERO", "Obfuscation", "digest_of_zeros", "obfuscate_headers", "obfuscate_object_info"]
+__all__ = ["ZERO", "Obfuscation", "obfuscate_headers", "obfuscate_object_info"]
+
+ZERO = b"0"
 
 _SUBJECTS = frozenset(
     (
@@ -105,11 +104,11 @@ _KEPT = {
 def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
     """Return the block of a message."""
     try:
-        found = [(name, block[start:stop]) for name, start, stop in fields(block)]
+        named = [(name, block[start:stop]) for name, start, stop in fields(block)]
     except FormatError:
         return _EMPTY
-    found.sort(key=lambda one: one[0])
-    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in found]
+    named.sort(key=lambda pair: pair[0])
+    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in named]
     return b"".join([b"NATS/1.0\r\n", *lines, b"\r\n"])
 
 
@@ -164,7 +163,7 @@ def _counters(value: bytes, names: ObfuscatedNames) -> bytes:
         sources = read_json(value, "a counter")
     except FormatError:
         sources = None
-    if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
+    if not isinstance(sources, dict) or not all(isinstance(counts, dict) for counts in sources.values()):
         return names.token(value.decode("utf-8", "surrogateescape")).encode()
     changed = {
         _origin_name(origin, names): {names.subject(subject): _count(count, names) for subject, count in counts.items()}
@@ -179,171 +178,117 @@ def _count(count: object, names: ObfuscatedNames) -> object:
     return names.token(str(count))
 
 
-ZERO = b"0"
-_STEP = 16 << 20
-# A larger size is more likely damaged: no digest is made for it, which would take minutes.
-_MOST_BYTES = 64 << 30
 _TIME = re.compile(r"[-+:.0-9TZ]{10,40}", re.ASCII)
+
+# What changes the value of a field, and raises TypeError if it is of another type; or the fields of an object.
+_Shape: TypeAlias = "Callable[[ObfuscatedNames, Any], object] | Mapping[str, _Shape]"
+
+
+def _text(change: Callable[[ObfuscatedNames, str], str]) -> _Shape:
+    def changed(names: ObfuscatedNames, value: Any) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        return change(names, value)
+
+    return changed
+
+
+def _as_it_is(_: ObfuscatedNames, value: Any) -> object:
+    return value
+
+
+def _number(_: ObfuscatedNames, value: Any) -> object:
+    if not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _time(_: ObfuscatedNames, value: Any) -> object:
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        raise TypeError
+    return value
+
+
+def _bucket(names: ObfuscatedNames, name: str) -> str:
+    return names.stream(OBJECT_STREAM + name)[len(OBJECT_STREAM) :] if name else ""
+
+
+_STREAM_NAME, _TOKEN = _text(ObfuscatedNames.stream), _text(ObfuscatedNames.token)
+_SUBJECT, _DESTINATION = _text(ObfuscatedNames.subject), _text(ObfuscatedNames.destination)
+_TRANSFORM: _Shape = {"src": _SUBJECT, "dest": _DESTINATION}
+_ORIGIN: _Shape = {
+    "name": _STREAM_NAME,
+    "filter_subject": _SUBJECT,
+    "subject_transforms": _TRANSFORM,
+    "external": {"api": _SUBJECT, "deliver": _SUBJECT},
+    "consumer": {"name": _TOKEN, "deliver_subject": _SUBJECT},
+    "opt_start_time": _as_it_is,
+}
+# Settings that are words, times or lists of numbers say nothing about what is stored, and stay.
+_STREAM: _Shape = {
+    **dict.fromkeys(("retention", "storage", "compression", "discard", "persist_mode", "consumer_limits"), _as_it_is),
+    "name": _STREAM_NAME,
+    "subjects": _SUBJECT,
+    "mirror": _ORIGIN,
+    "sources": _ORIGIN,
+    "subject_transform": _TRANSFORM,
+    "republish": _TRANSFORM,
+}
+_CONSUMER: _Shape = {
+    **dict.fromkeys(("deliver_policy", "ack_policy", "replay_policy", "priority_policy", "sample_freq"), _as_it_is),
+    **dict.fromkeys(("opt_start_time", "pause_until", "backoff"), _as_it_is),
+    **dict.fromkeys(("name", "durable_name", "deliver_group", "priority_groups"), _TOKEN),
+    **dict.fromkeys(("filter_subject", "filter_subjects", "deliver_subject"), _SUBJECT),
+}
+_OBJECT: _Shape = {
+    "name": _TOKEN,
+    "options": {"link": {"bucket": _text(_bucket), "name": _TOKEN}, "max_chunk_size": _number},
+    "bucket": _text(_bucket),
+    "nuid": _TOKEN,
+    "size": _number,
+    "mtime": _time,
+    "chunks": _number,
+    "digest": _as_it_is,  # another one is made
+    "deleted": _number,
+}
+
+
+def _changed(value: Any, shape: _Shape, names: ObfuscatedNames, *, numbers: bool = True) -> Any:
+    """Return a value, or each of a list. `numbers`: those in fields that are not known stay. Raises FormatError for an
+    object with a damaged field, and TypeError.
+    """
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_changed(part, shape, names, numbers=numbers) for part in value]
+    if not isinstance(shape, Mapping):
+        return shape(names, value)
+    if not isinstance(value, dict):
+        raise TypeError
+    changed: JsonObject = {}
+    for field, part in value.items():
+        if field in shape:
+            try:
+                changed[field] = _changed(part, shape[field], names, numbers=numbers)
+            except TypeError:
+                raise FormatError(f"{field} is damaged") from None
+        elif numbers and (part is None or isinstance(part, bool | int | float)):
+            changed[field] = part
+    return changed
 
 
 def obfuscate_object_info(payload: bytes, names: ObfuscatedNames) -> bytes | None:
     """Return the payload of a description; None if it is not one."""
     try:
-        info = read_object(payload, "a description")
+        info = _changed(read_object(payload, "a description"), _OBJECT, names, numbers=False)
     except FormatError:
         return None
-    if not isinstance(info.get("name"), str) or not isinstance(info.get("bucket"), str):
+    if not info.get("name") or not info.get("bucket"):
         return None
-    out: JsonObject = {"name": names.object(info["name"])}
-    if options := _options(info.get("options"), names):
-        out["options"] = options
-    out["bucket"] = _bucket(info["bucket"], names)
-    if isinstance(nuid := info.get("nuid"), str):
-        out["nuid"] = names.token(nuid)
     size = info.get("size")
-    for field in ("size", "mtime", "chunks"):
-        value = info.get(field)
-        if _is_count(value) or (field == "mtime" and isinstance(value, str) and _TIME.fullmatch(value)):
-            out[field] = value
-    if isinstance(info.get("digest"), str) and info["digest"] and type(size) is int and 0 <= size <= _MOST_BYTES:
-        out["digest"] = "SHA-256=" + digest_of_zeros(size)
-    if isinstance(info.get("deleted"), bool):
-        out["deleted"] = info["deleted"]
-    return json.dumps(out, separators=(",", ":")).encode()
-
-
-def _options(options: Any, names: ObfuscatedNames) -> JsonObject:
-    if not isinstance(options, dict):
-        return {}
-    out: JsonObject = {}
-    link = options.get("link")
-    if isinstance(link, dict):
-        out["link"] = {"bucket": _bucket(str(link.get("bucket") or ""), names)}
-        if isinstance(link.get("name"), str):
-            out["link"]["name"] = names.object(link["name"])
-    if _is_count(options.get("max_chunk_size")):
-        out["max_chunk_size"] = options["max_chunk_size"]
-    return out
-
-
-def _bucket(name: str, names: ObfuscatedNames) -> str:
-    return names.stream(OBJECT_STREAM + name)[len(OBJECT_STREAM) :] if name else ""
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-@lru_cache(maxsize=4096)
-def digest_of_zeros(size: int) -> str:
-    """Return SHA-256 of so many characters `0`, in base64 as clients write it."""
-    digest, step = hashlib.sha256(), ZERO * min(size, _STEP)
-    for _ in range(size // _STEP):
-        digest.update(step)
-    digest.update(step[: size % _STEP])
-    return urlsafe_b64encode(digest.digest()).decode()
-
-
-# Settings that are words, times or lists of numbers, and say nothing about what is stored.
-_PLAIN_OF_STREAM = frozenset(("retention", "storage", "compression", "discard", "persist_mode", "consumer_limits"))
-_PLAIN_OF_CONSUMER = frozenset(
-    ("deliver_policy", "ack_policy", "replay_policy", "priority_policy", "sample_freq", "opt_start_time", "backoff")
-) | {"pause_until"}
-_PLAIN_OF_ORIGIN = frozenset(("opt_start_time",))
-
-_Change = Callable[[Any], Any]
-
-
-def obfuscate_stream_config(config: JsonObject, names: ObfuscatedNames) -> JsonObject:
-    """Return the config of a stream. Raises FormatError if a field that names something is damaged."""
-    origin = _objects(lambda one: _origin(one, names))
-    return _changed(
-        config,
-        _PLAIN_OF_STREAM,
-        {
-            "name": _texts(names.stream),
-            "subjects": _texts(names.subject),
-            "mirror": origin,
-            "sources": origin,
-            "subject_transform": _objects(lambda one: _transform(one, names)),
-            "republish": _objects(lambda one: _transform(one, names)),
-        },
-    )
-
-
-def obfuscate_consumer_config(config: JsonObject, names: ObfuscatedNames) -> JsonObject:
-    """Return the config of a consumer. Raises FormatError as `obfuscate_stream_config`."""
-    token, subject = _texts(names.token), _texts(names.subject)
-    return _changed(
-        config,
-        _PLAIN_OF_CONSUMER,
-        {
-            "name": token,
-            "durable_name": token,
-            "filter_subject": subject,
-            "filter_subjects": subject,
-            "deliver_subject": subject,
-            "deliver_group": token,
-            "priority_groups": token,
-        },
-    )
-
-
-def _origin(origin: JsonObject, names: ObfuscatedNames) -> JsonObject:
-    subject = _texts(names.subject)
-    external = {"api": subject, "deliver": subject}
-    consumer = {"name": _texts(names.token), "deliver_subject": subject}
-    return _changed(
-        origin,
-        _PLAIN_OF_ORIGIN,
-        {
-            "name": _texts(names.stream),
-            "filter_subject": subject,
-            "subject_transforms": _objects(lambda one: _transform(one, names)),
-            "external": _objects(lambda one: _changed(one, frozenset(), external)),
-            "consumer": _objects(lambda one: _changed(one, frozenset(), consumer)),
-        },
-    )
-
-
-def _transform(transform: JsonObject, names: ObfuscatedNames) -> JsonObject:
-    return _changed(transform, frozenset(), {"src": _texts(names.subject), "dest": _texts(names.destination)})
-
-
-def _changed(config: JsonObject, plain: frozenset[str], changes: dict[str, _Change]) -> JsonObject:
-    changed: JsonObject = {}
-    for field, value in config.items():
-        if field in changes:
-            try:
-                changed[field] = changes[field](value)
-            except TypeError:
-                raise FormatError(f"{field} is damaged") from None
-        elif field in plain or value is None or isinstance(value, bool | int | float):
-            changed[field] = value
-    return changed
-
-
-def _texts(change: Callable[[str], str]) -> _Change:
-    """Return what changes a text, or each of a list."""
-    return _each(str, change)
-
-
-def _objects(change: Callable[[JsonObject], JsonObject]) -> _Change:
-    """Return what changes an object, or each of a list."""
-    return _each(dict, change)
-
-
-def _each(kind: type, change: _Change) -> _Change:
-    def changed(value: object) -> object:
-        if value is None:
-            return None
-        if isinstance(value, list):
-            return [changed(one) for one in value]
-        if not isinstance(value, kind):
-            raise TypeError
-        return change(value)
-
-    return changed
+    if info.pop("digest", None) and isinstance(size, int) and 0 <= size <= MOST_REPEATED:
+        info["digest"] = "SHA-256=" + digest_of(ZERO, size)
+    return json.dumps(info, separators=(",", ":")).encode()
 
 
 # All that the payload of a counter is (nats-server `server/stream.go`).
@@ -363,11 +308,13 @@ class Obfuscation:
 
     def stream_config(self, config: JsonObject) -> JsonObject:
         """Return the config of a stream. Raises FormatError if it is damaged."""
-        return obfuscate_stream_config(config, self.names)
+        changed: JsonObject = _changed(config, _STREAM, self.names)
+        return changed
 
     def consumer_config(self, config: JsonObject) -> JsonObject:
         """Return the config of a consumer. Raises FormatError if it is damaged."""
-        return obfuscate_consumer_config(config, self.names)
+        changed: JsonObject = _changed(config, _CONSUMER, self.names)
+        return changed
 
     def apply(self, batch: MessageBatch) -> MessageBatch:
         """Return the changed messages."""

@@ -8,19 +8,39 @@ streams.
 
 Unlike there, an object store stays one that clients can read: `C` and `M` in its subjects stay, and the token that has
 an object's name in base64 becomes the hash of that name, in base64. `$1` in destinations stays too.
+
+The key file of an obfuscated copy, as `nats backup lookup` (natscli 0.5.1) reads and writes it:
+
+    {"version": 1, "secret": "<32 bytes in base64>", "map": {"<hash>": "<token>", …}}
+
+The map leads back from hashes. Every entry is checked against the secret when a file is read, as by the nats CLI, which
+refuses a file with an entry that does not fit. A token that is not UTF-8 has no place in JSON, so it is hashed and not
+listed.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
+import json
 import re
-from base64 import b32hexencode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from jsbackup.errors import FormatError
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.strict_json import read_object
 
-__all__ = ["SECRET_BYTES", "ObfuscatedNames", "decoded_name", "encoded_name", "keyed_hash"]
+__all__ = [
+    "MAX_KEY_FILE_BYTES",
+    "SECRET_BYTES",
+    "ObfuscatedNames",
+    "decode_keys",
+    "decoded_name",
+    "encode_keys",
+    "encoded_name",
+    "keyed_hash",
+]
 
 SECRET_BYTES = 32
 _LEAST_CHARACTERS = 16
@@ -39,13 +59,13 @@ def keyed_hash(secret: bytes, token: bytes) -> str:
         number += 1
         block = hmac.digest(secret, block + token + number.to_bytes(4, "big"), "sha256")
         digest += block
-    return b32hexencode(digest[:need]).decode("ascii").lower()[:characters]
+    return base64.b32hexencode(digest[:need]).decode("ascii").lower()[:characters]
 
 
 def decoded_name(token: str) -> str | None:
     """Return the object's name that a token of a subject has in base64; None if it is not that."""
     try:
-        raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+        raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         name = raw.decode("utf-8")
     except ValueError:
         return None
@@ -54,7 +74,7 @@ def decoded_name(token: str) -> str | None:
 
 def encoded_name(name: str) -> str:
     """Return the token that has an object's name, as clients make it (base64 with padding)."""
-    return urlsafe_b64encode(name.encode("utf-8", "surrogateescape")).decode("ascii")
+    return base64.urlsafe_b64encode(name.encode("utf-8", "surrogateescape")).decode("ascii")
 
 
 class ObfuscatedNames:
@@ -84,13 +104,8 @@ class ObfuscatedNames:
         return self._secret
 
     @property
-    def tokens(self) -> frozenset[str]:
-        """All tokens that were hashed. One that is not UTF-8 has surrogates (`surrogateescape`)."""
-        return frozenset(self._hashes)
-
-    @property
     def hashes(self) -> Mapping[str, str]:
-        """The hashes by token."""
+        """The hashes of all tokens that were hashed. One that is not UTF-8 has surrogates (`surrogateescape`)."""
         return self._hashes
 
     @property
@@ -111,23 +126,19 @@ class ObfuscatedNames:
 
     def token(self, token: str) -> str:
         """Return the hash of a token, or of any text as a whole; "" for ""."""
-        found = self._hashes.get(token)
-        if found is None:
+        hashed = self._hashes.get(token)
+        if hashed is None:
             if not token:
                 return token
-            found = keyed_hash(self._secret, token.encode("utf-8", "surrogateescape"))
-            self._hashes[token] = found
-        return found
+            hashed = keyed_hash(self._secret, token.encode("utf-8", "surrogateescape"))
+            self._hashes[token] = hashed
+        return hashed
 
     def stream(self, name: str) -> str:
         """Return the name of a stream; a bucket stays a bucket."""
         for prefix in (BUCKET_STREAM, OBJECT_STREAM):
             if name.startswith(prefix) and len(name) > len(prefix):
                 return prefix + self.token(name[len(prefix) :])
-        return self.token(name)
-
-    def object(self, name: str) -> str:
-        """Return the name of an object in a bucket."""
         return self.token(name)
 
     def subject(self, subject: str) -> str:
@@ -149,7 +160,7 @@ class ObfuscatedNames:
             if stays or (functions and _FUNCTION.fullmatch(token)):
                 out.append(token)
             elif in_objects and at == 3 and tokens[2] == "M" and (name := decoded_name(token)) is not None:
-                out.append(encoded_name(self.object(name)))
+                out.append(encoded_name(self.token(name)))
             else:
                 out.append(self.token(token))
         return ".".join(out)
@@ -157,3 +168,46 @@ class ObfuscatedNames:
 
 def _of_a_task(secret: bytes) -> ObfuscatedNames:
     return ObfuscatedNames(secret, is_of_a_task=True)
+
+
+# --- the key file ---
+
+MAX_KEY_FILE_BYTES = 1 << 30
+_VERSION = 1
+
+
+def encode_keys(names: ObfuscatedNames) -> bytes:
+    """Encode the file. Raises FormatError if two tokens have one hash."""
+    listed: dict[str, str] = {}
+    for token, hashed in sorted(dict(names.hashes).items()):
+        if any("\ud800" <= character <= "\udfff" for character in token):
+            continue
+        if listed.setdefault(hashed, token) != token:
+            raise FormatError("two names have the same hash", hint="Use another key file.")
+    secret = base64.b64encode(names.secret).decode("ascii")
+    document = {"version": _VERSION, "secret": secret, "map": dict(sorted(listed.items()))}
+    return json.dumps(document, indent=2, ensure_ascii=False).encode()
+
+
+def decode_keys(data: bytes, what: str) -> ObfuscatedNames:
+    """Decode the file; `what` begins the message of errors, which quote neither secret nor names.
+
+    Raises FormatError if it is damaged, or not such a file.
+    """
+    document = read_object(data, what, max_bytes=MAX_KEY_FILE_BYTES)
+    version, secret, listed = document.get("version"), document.get("secret"), document.get("map")
+    if type(version) is not int or version != _VERSION:
+        raise FormatError(f"{what} is not a key file of version {_VERSION}")
+    listed = {} if listed is None else listed  # as Go writes a map without entries
+    if not isinstance(listed, dict) or not all(isinstance(token, str) for token in listed.values()):
+        raise FormatError(f"{what} is not a key file: its map is damaged")
+    try:
+        raw = base64.b64decode(secret, validate=True) if isinstance(secret, str) else b""
+    except ValueError:
+        raw = b""
+    if len(raw) != SECRET_BYTES:
+        raise FormatError(f"{what} is not a key file: its secret is not 32 bytes in base64")
+    for hashed, token in listed.items():
+        if not token or keyed_hash(raw, token.encode()) != hashed:
+            raise FormatError(f"{what} is damaged: the entry {hashed[:80]!r} of its map does not fit its secret")
+    return ObfuscatedNames(raw, listed.values())

@@ -135,7 +135,7 @@ HARMLESS = (
     ObjectKind.PROBE,
 )
 # Nobody can know that there was one; what a catalog told is read from the manifests.
-MISSED_BY_NOBODY = (ObjectKind.CATALOG, ObjectKind.HOLD, ObjectKind.READER)
+MISSED_BY_NOBODY = (ObjectKind.CATALOG, ObjectKind.HOLD)
 # What stands and falls with them: everything, or the backup.
 NEEDED_BY_ALL = (
     ObjectKind.DESCRIPTOR,
@@ -144,9 +144,8 @@ NEEDED_BY_ALL = (
     ObjectKind.WRITER,
     ObjectKind.IDENTITY,
 )
-# A witness and the record of a removed reader have no content; what becomes of a backup that lacks a witness is tested
-# in `test_chain.py`.
-WITHOUT_CONTENT = (ObjectKind.FOREIGN, ObjectKind.WITNESS, ObjectKind.REMOVED_READER)
+# What becomes of a backup that lacks a witness is tested in `test_chain.py`.
+WITHOUT_CONTENT = (ObjectKind.FOREIGN, ObjectKind.WITNESS)
 JUDGED = tuple(kind for kind in ObjectKind if kind not in WITHOUT_CONTENT)
 
 
@@ -167,8 +166,8 @@ def test_damage_of_every_kind_is_found_and_named(
             (ObjectKind.WRITER, "plain"),
             (ObjectKind.IDENTITY, "plain"),
             (ObjectKind.IDENTITY, "signed"),
-            (ObjectKind.READER, "plain"),
-            (ObjectKind.READER, "signed"),
+            (ObjectKind.READERS, "plain"),
+            (ObjectKind.READERS, "signed"),
         }
         return
     for name, damage in DAMAGES.items():
@@ -179,7 +178,12 @@ def test_damage_of_every_kind_is_found_and_named(
         expected = 0 if harmless else 14
         assert done.code == expected, (kind, name, done)
         if expected == 14:
-            named = {ObjectKind.MANIFEST: FIRST, ObjectKind.WRITER: keys[0][12:-5]} if missing else {}
+            named = {
+                ObjectKind.MANIFEST: FIRST,
+                ObjectKind.WRITER: keys[0][12:-5],
+                ObjectKind.READERS: "there is no list of readers",
+            }
+            named = named if missing else {}
             assert named.get(kind, keys[0].removesuffix(".age")) in done.out + done.err, (name, done)
         told = typed("verify", *place.line, "--json")
         assert told.code == done.code and isinstance(told.document, dict)

@@ -54,7 +54,8 @@ def test_a_field_has_its_value(text: str, field: str, value: Any) -> None:
         ("allow_direct=1", "must be true or false"),
         ('retention="all"', "must be one of limits, interest, workqueue"),
         ("subjects=[]", "must be a list of subjects"),
-        ("subjects=[1]", "must be a list of subjects"),
+        ("subjects=[1]", "must be a string"),
+        ('subjects=[""]', "must be a list of subjects"),
         ("metadata=" + "[" * 5000, "not JSON"),
         ("mirror=[]", "must be an object"),
     ],
@@ -98,7 +99,6 @@ def test_what_does_not_change_is_no_change() -> None:
 def test_limits_that_were_there_before_are_no_refusal() -> None:
     assert codes(plan(stream("S", max_msgs=2, max_age=10, duplicate_window=100))) == []
     assert codes(plan(stream("S", max_msgs=2), fields={"max_msgs": 1})) == [15]
-    assert codes(plan(stream("S", duplicate_window=10**10), fields={"max_age": 10**9})) == [15]
 
 
 def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:

@@ -9,13 +9,12 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify_run import check_own_documents
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.keys import put_identity
+from jsbackup.repository.crypto.keys import add_readers, reader_id, remove_reader
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.keep.holds import Hold, put_hold, release_hold
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.age_files import cheap_passphrase_file
 from tests.harness.backups import CREATED, FIRST, make_repository, store_backup
 from tests.harness.damage import put_instead, swap
 from tests.harness.stores import FaultStore
@@ -52,9 +51,7 @@ def test_what_is_whole_is_not_accused(store: MemoryStore) -> None:
     assert new_keys.secret is not None
     store_backup(repository)
     put_hold(repository, Hold(FIRST, CREATED, "t", "why"))
-    put_identity(store, "00ff", new_keys.secret, age.parse_recipient(SSH))
-    passphrase = layout.identity_key("passphrase-00ff00", "00ff")
-    store.put(passphrase, cheap_passphrase_file(new_keys.secret.identity.text.encode(), "open"))  # type: ignore[union-attr]
+    add_readers(store, repository.descriptor, new_keys.secret, [age.parse_recipient(SSH)])
     key, enthrone = replace_writer(
         store,
         repository.descriptor,
@@ -68,29 +65,16 @@ def test_what_is_whole_is_not_accused(store: MemoryStore) -> None:
     assert check_own_documents(Repository.open(store, GivenKeys(writer=key))) == []
 
 
-def test_every_age_file_that_the_library_makes_is_taken_for_one(store: MemoryStore) -> None:
-    """It adds stanzas of random names and sizes, so that readers do not rely on there being none."""
-    repository, new_keys = make(store)
-    assert new_keys.secret is not None
-    for _ in range(200):
-        for key in (*keys_of(store, ObjectKind.IDENTITY), *keys_of(store, ObjectKind.READER)):
-            store.delete(key)
-        put_identity(store, "00ff", new_keys.secret, recipient(ME))
-        assert check_own_documents(repository) == []
-
-
-def test_identities_for_others_are_told_apart_by_their_kind(store: MemoryStore) -> None:
-    repository, new_keys = make(store)
-    assert new_keys.secret is not None
-    ssh = put_identity(store, "00ff", new_keys.secret, age.parse_recipient(SSH))
-    first = keys_of(store, ObjectKind.IDENTITY)[0]
-    swap(store, first, ssh)
-    assert [flaw.key for flaw in check_own_documents(repository)] == [first, ssh]
+def test_exchanged_key_files_are_told(store: MemoryStore) -> None:
+    repository, _ = make(store)
+    first, second = keys_of(store, ObjectKind.IDENTITY)
+    swap(store, first, second)
+    assert [flaw.key for flaw in check_own_documents(repository)] == [first, second]
 
 
 def test_an_identity_that_an_interrupted_init_left_is_nobodys(store: MemoryStore) -> None:
     repository, _ = make(store)
-    store.put(layout.identity_key(recipient(ME).label, "another"), b"half")
+    store.put(layout.identity_key(recipient(ME).label, "another", "0" * 64), b"half")
     assert check_own_documents(repository) == []
 
 
@@ -118,13 +102,15 @@ def test_a_hold_that_cannot_be_read_still_holds(store: MemoryStore) -> None:
 
 
 def test_what_goes_while_it_is_looked_at_is_not_missed(store: MemoryStore) -> None:
-    _, new_keys = make(store)
-    kinds = (ObjectKind.WRITER, ObjectKind.IDENTITY, ObjectKind.READER)
-    keys = {key for kind in kinds for key in keys_of(store, kind)}
+    repository, new_keys = make(store)
+    (writer,), (listed,) = keys_of(store, ObjectKind.WRITER), keys_of(store, ObjectKind.READERS)
+    gone, _ = keys_of(store, ObjectKind.IDENTITY)
 
     def go(operation: str, key: str) -> None:
-        if operation == "get_range" and key in keys:
-            store.delete(key)
+        if operation == "get_range" and key == writer:
+            store.delete(writer)
+        elif operation == "get_range" and key == gone and listed in keys_of(store, ObjectKind.READERS):
+            remove_reader(store, repository.descriptor, new_keys.secret, reader_id(gone))
 
     watched = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
     watched.store = FaultStore(store, before=go)
@@ -146,7 +132,7 @@ def test_what_the_store_does_not_answer_is_no_pass(store: MemoryStore) -> None:
 
         repository.store = FaultStore(store, before=fail)
         operation, key = failing
-        if operation == "list":
+        if operation == "list" or key == layout.readers_key(1):
             with pytest.raises(StoreError):
                 check_own_documents(repository)
         else:

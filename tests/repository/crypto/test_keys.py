@@ -13,8 +13,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.keys import list_identities, open_secret, put_identity, read_identities, remove_identity
+from jsbackup.repository.crypto.keys import add_readers, open_secret, read_identities, remove_reader
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
+from jsbackup.repository.crypto.readers import load_readers
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.read.segments import SegmentReader
@@ -54,6 +55,11 @@ def of_writer(new_keys: NewKeys) -> GivenKeys:
 
 def of(identity: age.Identity) -> GivenKeys:
     return GivenKeys(identities=(identity,))
+
+
+def readers_of(store: MemoryStore) -> set[str | None]:
+    """For whom the key files of the list are."""
+    return {layout.reader_of(key, "00ff") for key in load_readers(store, Repository.open(store).descriptor).listed}
 
 
 @pytest.fixture
@@ -155,25 +161,28 @@ def test_a_reader_can_let_another_one_in(store: MemoryStore) -> None:
     new_keys = make(store, ME)
     store_backup(Repository.open(store, of_writer(new_keys)))
     descriptor = Repository.open(store).descriptor
-    put_identity(store, descriptor.id, open_secret(store, descriptor, of(ME)), recipient(OTHER))
+    add_readers(store, descriptor, open_secret(store, descriptor, of(ME)), [recipient(OTHER)])
     repository = Repository.open(store, of(OTHER))
     assert not list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
     with pytest.raises(UsageError, match="can read the repository already"):
-        put_identity(store, descriptor.id, open_secret(store, descriptor, of(OTHER)), recipient(OTHER))
-    assert {one.whom for one in list_identities(store, descriptor)} == {recipient(ME).label, recipient(OTHER).label}
+        add_readers(store, descriptor, open_secret(store, descriptor, of(OTHER)), [recipient(OTHER)])
+    assert readers_of(store) == {recipient(ME).label, recipient(OTHER).label}
 
 
 def test_a_removed_reader_finds_nothing_and_the_last_one_stays(store: MemoryStore) -> None:
-    make(store, ME, OTHER)
+    secret = make(store, ME, OTHER).secret
     descriptor = Repository.open(store).descriptor
     for text, problem in (("age1", "several keys begin"), ("x", "no key begins"), ("", "no key begins")):
         with pytest.raises(UsageError, match=problem):
-            remove_identity(store, descriptor, text)
-    assert remove_identity(store, descriptor, recipient(ME).label).whom == recipient(ME).label
+            remove_reader(store, descriptor, secret, text)
+    with pytest.raises(KeyUnavailable, match="a key that reads the repository"):
+        remove_reader(store, descriptor, None, recipient(ME).label)
+    assert recipient(ME).label in remove_reader(store, descriptor, secret, recipient(ME).label)
+    assert readers_of(store) == {recipient(OTHER).label}
     with pytest.raises(KeyUnavailable):
         Repository.open(store, of(ME))
     with pytest.raises(UsageError, match="the last key"):
-        remove_identity(store, descriptor, recipient(OTHER).label)
+        remove_reader(store, descriptor, secret, recipient(OTHER).label)
     Repository.open(store, of(OTHER))
 
 
@@ -181,34 +190,13 @@ def test_a_passphrase_reads_too(store: MemoryStore) -> None:
     new_keys = make(store, ME)
     assert new_keys.secret is not None and new_keys.secret.identity.text is not None
     wrapped = cheap_passphrase_file(f"# x\n{new_keys.secret.identity.text}\n".encode(), "correct horse")
-    store.put(layout.identity_key("passphrase-00aaff", "00ff"), wrapped)
+    store.put(layout.identity_key("passphrase-00aaff", "00ff", "0" * 64), wrapped)
     Repository.open(store, of_writer(new_keys)).commit(LEAF)
     assert Repository.open(store, GivenKeys(passphrase="correct horse")).manifest(FIRST).id == FIRST
     with pytest.raises(KeyUnavailable):
         Repository.open(store, GivenKeys(passphrase="battery staple"))
     both = GivenKeys(identities=(STRANGER,), passphrase="correct horse")
     assert Repository.open(store, both).manifest(FIRST).id == FIRST
-
-
-def test_the_hint_names_the_keys_that_the_repository_takes(store: MemoryStore) -> None:
-    new_keys = make(store, ME)
-    Repository.open(store, of_writer(new_keys)).commit(LEAF)
-    (identity,) = list_identities(store, Repository.open(store).descriptor)
-
-    def hint() -> str:
-        with pytest.raises(KeyUnavailable, match="no key was given") as caught:
-            Repository.open(store).manifest(FIRST)
-        return str(caught.value.hint)
-
-    both = "--identity FILE or --passphrase-file FILE to read messages."
-    assert hint().endswith("checks, --identity FILE to read messages.")
-    store.put(layout.identity_key("passphrase-00aaff", "00ff"), b"")
-    assert hint().endswith(both)
-    store.delete(identity.key)
-    assert hint().endswith("checks, --passphrase-file FILE to read messages.")
-    for info in list(store.list(layout.KEYS)):
-        store.delete(info.key)
-    assert hint().endswith(both), "none is known"
 
 
 def test_the_repositorys_own_identity_opens_it(store: MemoryStore) -> None:
@@ -410,13 +398,13 @@ def test_a_writer_whom_the_store_hides_writes_nothing(store: MemoryStore) -> Non
 
 def test_a_damaged_key_is_told_from_a_wrong_one(store: MemoryStore) -> None:
     make(store, ME)
-    (one,) = list_identities(store, Repository.open(store).descriptor)
-    data = store.get(one.key)
+    (key,) = load_readers(store, Repository.open(store).descriptor).stored
+    data = store.get(key)
     for at in range(0, len(data), 7):
         flipped = bytearray(data)
         flipped[at] ^= 1 << at % 8
-        put_anew(store, one.key, bytes(flipped))
-        with pytest.raises(IntegrityError, match=one.key):
+        put_anew(store, key, bytes(flipped))
+        with pytest.raises(IntegrityError, match=key):
             Repository.open(store, of(ME))
 
 
@@ -437,7 +425,7 @@ def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> Non
         except RepositoryNotFound:
             again = make(inner, ME, repository_id="beef", start=30)
             Repository.open(inner, of_writer(again)).commit(LEAF)
-            assert len(list_identities(inner, Repository.open(inner).descriptor)) == 1
+            assert len(load_readers(inner, Repository.open(inner).descriptor).stored) == 1
     assert operations > 5
 
 
@@ -447,7 +435,8 @@ def test_foreign_and_hostile_objects_among_the_keys_are_passed_over(store: Memor
         store.put(f"{layout.KEYS}{name}", b"{" * number)
     make(other := MemoryStore(), ME, repository_id="beef", start=40)
     for info in other.list(layout.KEYS):
-        store.put(info.key, other.get(info.key))
+        key = layout.readers_key(2) if info.key == layout.readers_key(1) else info.key
+        store.put(key, other.get(info.key))
     Repository.open(store, of_writer(new_keys)).commit(LEAF)
     assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
 
@@ -486,9 +475,9 @@ def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
     new_keys = make_new_keys("00ff", [recipient(ME)], "horse battery", numbers)
     Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     Repository.open(store, of_writer(new_keys)).commit(LEAF)
-    (mine,) = (one for one in store.list(layout.KEYS) if layout.identity_key(recipient(ME).label, "00ff") == one.key)
+    (mine,) = (one for one in store.list(layout.KEYS) if recipient(ME).label in one.key)
     now = 1.0
-    ending = mine.key[-len("-00000000.age") :]
+    ending = mine.key[-len("-00000000-00000000.age") :]
     for number in range(6000):
         store.put(f"{layout.KEYS}age1{number:058d}{ending}", b"garbage")
     for number in range(40):

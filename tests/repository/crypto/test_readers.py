@@ -1,26 +1,26 @@
-"""Records of readers' key files: who may sign them, and what comes and goes while they are looked at."""
+"""The signed list of readers: what comes and goes while it is looked at or changed."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import pytest
 
-from jsbackup.errors import StoreError
+from jsbackup.errors import KeyUnavailable, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.keys import GivenKeys, add_readers, reader_id, remove_reader
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
-from jsbackup.repository.crypto.readers import Readers, examine_readers, put_record, record_readers
-from jsbackup.repository.crypto.signing import Signatory
+from jsbackup.repository.crypto.readers import change_readers, examine_readers, load_readers
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED
-from tests.harness.stores import FaultStore
+from tests.harness.stores import Fault, FaultStore, Killed
 
-ME = age.age_identity(bytes([1]) * 32)
+ME, OTHER = (age.age_identity(bytes([number]) * 32) for number in (1, 2))
+assert ME.recipient is not None and OTHER.recipient is not None
+TO_OTHER = [OTHER.recipient]
 
 
 def counting() -> Callable[[int], bytes]:
@@ -33,83 +33,110 @@ def make(store: Store) -> tuple[Repository, NewKeys, str]:
     assert ME.recipient is not None
     new_keys = make_new_keys("00ff", [ME.recipient], None, counting())
     Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
-    key = layout.identity_key(ME.recipient.label, "00ff")
-    return Repository.open(store, GivenKeys(writer=new_keys.writer_key)), new_keys, key
+    repository = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
+    (key,) = load_readers(store, repository.descriptor).listed
+    return repository, new_keys, key
 
 
-def look(repository: Repository, store: Store | None = None) -> Readers:
-    return examine_readers(store or repository.store, repository.descriptor, repository.signers)
-
-
-def test_a_record_is_a_kind_of_its_own() -> None:
-    for whom in ("age1" + "q" * 58, "ssh-ed25519-0123456789abcdef", "passphrase-00ff00"):
-        key = layout.identity_key(whom, "00ff")
-        record = layout.reader_key(key)
-        assert layout.kind_of(record) is layout.ObjectKind.READER and layout.recorded_identity(record) == key
-    assert layout.kind_of(layout.writer_key("0" * 64)) is layout.ObjectKind.WRITER
-
-
-def test_authority_and_writers_may_record_and_nobody_else() -> None:
+def test_each_change_stores_the_next_list_and_removes_those_before() -> None:
     store = MemoryStore()
-    repository, new_keys, key = make(store)
-    sha256 = hashlib.sha256(store.get(key)).hexdigest()
-    for signatory in (new_keys.authority, new_keys.writer_key.signatory):
-        put_record(store, "00ff", signatory, key=key, sha256=sha256, anew=True)
-        assert look(repository) == Readers(whole=frozenset({key}))
-    for signatory, of in ((Signatory(b"x" * 32), "00ff"), (new_keys.authority, "beef")):
-        put_record(store, of, signatory, key=key, sha256=sha256, anew=True)
-        (broken,) = look(repository).broken
-        assert broken.key == layout.reader_key(key) and broken.sha256 is None
+    repository, new_keys, mine = make(store)
+    assert new_keys.secret is not None
+    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
+    readers = examine_readers(store, repository.descriptor)
+    assert readers.lists == (layout.readers_key(2),) and readers.whole == {mine, theirs} == readers.listed.keys()
+    remove_reader(store, repository.descriptor, new_keys.secret, reader_id(theirs))
+    readers = examine_readers(store, repository.descriptor)
+    assert readers.lists == (layout.readers_key(3),) and readers.whole == {mine} and not readers.unlisted
 
 
-def test_what_is_removed_or_added_meanwhile_is_no_loss() -> None:
+def test_an_interrupted_change_loses_nobody_and_is_repeated() -> None:
+    for remove in (False, True):
+        at = 0
+        while True:
+            at += 1
+            inner = MemoryStore()
+            repository, new_keys, mine = make(inner)
+            assert new_keys.secret is not None
+            descriptor, secret = repository.descriptor, new_keys.secret
+            theirs = reader_id(add_readers(inner, descriptor, secret, TO_OTHER)[0]) if remove else ""
+            store = FaultStore(inner, Fault.KILL_AFTER, at=at)
+            try:
+                if remove:
+                    remove_reader(store, descriptor, secret, theirs)
+                else:
+                    add_readers(store, descriptor, secret, TO_OTHER)
+            except Killed:
+                pass
+            else:
+                break
+            readers = examine_readers(inner, descriptor)
+            assert readers.broken == () and mine in readers.whole
+            try:
+                if remove:
+                    remove_reader(inner, descriptor, secret, theirs)
+                else:
+                    add_readers(inner, descriptor, secret, TO_OTHER)
+            except UsageError:  # it was done
+                pass
+            readers = examine_readers(inner, descriptor)
+            assert readers.broken == () and len(readers.listed) == 2 - remove
+            assert not remove or readers.unlisted == []
+        assert at > 2
+
+
+def test_two_who_change_the_list_at_once_lose_no_reader() -> None:
     store = MemoryStore()
-    repository, _, key = make(store)
+    repository, new_keys, _ = make(store)
+    assert new_keys.secret is not None
+    authority, descriptor = new_keys.secret.authority, repository.descriptor
+    first, second = (layout.identity_key(whom, "00ff", "0" * 64) for whom in ("age1x", "age1y"))
 
-    def remove(operation: str, at: str) -> None:
-        """As `key remove` does, between the two reads."""
-        if operation == "get_range" and at == key:
-            store.delete(layout.reader_key(key))
-            store.delete(key)
+    def interfere(operation: str, key: str) -> None:
+        if operation == "put" and key == layout.readers_key(2) and not list(store.list(layout.readers_key(2))):
+            change_readers(store, descriptor, authority, add={first: "0" * 64})
 
-    assert look(repository, FaultStore(store, before=remove)).broken == ()
+    change_readers(FaultStore(store, before=interfere), descriptor, authority, add={second: "0" * 64})
+    readers = load_readers(store, descriptor)
+    assert {first, second} < readers.listed.keys() and readers.lists == (layout.readers_key(3),)
 
 
-def test_a_key_file_that_goes_while_it_is_recorded_leaves_no_record() -> None:
+def test_who_may_not_sign_removes_only_what_no_list_names() -> None:
     store = MemoryStore()
-    repository, _, key = make(store)
-    store.delete(layout.reader_key(key))
-    readers = look(repository)
-    assert [one for one, _ in readers.unrecorded] == [key]
-    store.delete(key)
-    record_readers(store, "00ff", repository.signatory, readers)
-    assert not [info for info in store.list(layout.KEYS) if info.key.endswith((".age", f"{key[5:-4]}.json"))]
+    repository, new_keys, _ = make(store)
+    assert new_keys.secret is not None
+    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
+    with pytest.raises(KeyUnavailable):
+        remove_reader(store, repository.descriptor, None, reader_id(theirs))
+    unlisted = layout.identity_key("age1x", "00ff", "0" * 64)
+    store.put(unlisted, b"")
+    assert examine_readers(store, repository.descriptor).unlisted == [unlisted]
+    assert remove_reader(store, repository.descriptor, None, "age1x") == unlisted
+    assert examine_readers(store, repository.descriptor).unlisted == []
 
 
-def test_what_cannot_be_recorded_is_no_obstacle() -> None:
+def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:
+    """The readers whom it names would be lost."""
     store = MemoryStore()
-    repository, _, key = make(store)
-    store.delete(layout.reader_key(key))
+    repository, new_keys, _ = make(store)
+    assert new_keys.secret is not None
 
-    def refuse(operation: str, at: str) -> None:
-        if operation == "put":
-            raise StoreError("not allowed")
-
-    readers = look(repository)
-    record_readers(FaultStore(store, before=refuse), "00ff", repository.signatory, readers)
-    record_readers(store, "00ff", None, readers)
-    assert look(repository) == readers
-
-
-@pytest.mark.parametrize("record", [True, False])
-def test_what_the_store_does_not_answer_is_named(record: bool) -> None:
-    store = MemoryStore()
-    repository, _, key = make(store)
-    asked = layout.reader_key(key) if record else key
-
-    def fail(operation: str, at: str) -> None:
-        if operation == "get_range" and at == asked:
+    def fail(operation: str, key: str) -> None:
+        if operation == "get_range" and key == layout.readers_key(1):
             raise StoreError("no answer")
 
-    (broken,) = look(repository, FaultStore(store, before=fail)).broken
-    assert (broken.key, broken.problem) == (asked, "no answer")
+    with pytest.raises(StoreError, match="no answer"):
+        add_readers(FaultStore(store, before=fail), repository.descriptor, new_keys.secret, TO_OTHER)
+    assert load_readers(store, repository.descriptor).generation == 1
+
+
+def test_a_key_file_that_the_store_does_not_return_is_named() -> None:
+    store = MemoryStore()
+    repository, _, key = make(store)
+
+    def fail(operation: str, at: str) -> None:
+        if operation == "get_range" and at == key:
+            raise StoreError("no answer")
+
+    (broken,) = examine_readers(FaultStore(store, before=fail), repository.descriptor).broken
+    assert (broken.key, broken.problem) == (key, "no answer")

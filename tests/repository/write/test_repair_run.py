@@ -5,6 +5,7 @@ object once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository, store_backup
 from tests.harness.damage import flip, put_instead, store_undecodable
 from tests.harness.many_streams import manifest_of, many_streams, pages_in
+from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
 NOW = 1_800_000_000
@@ -164,6 +166,41 @@ def test_a_manifest_that_is_back_shows_that_the_one_before_it_is_missing(store: 
     assert [one.backup for one, _ in report.manifests] == [SECOND, FIRST]
     assert store.get(key) == before[key]
     assert report.incomplete == (content_of(store) != before)
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER])
+def test_a_repair_that_is_killed_at_any_change_harms_nothing_and_the_next_one_completes_it(fault: Fault) -> None:
+    whole = MemoryStore()
+    repository = make_repository(whole)
+    first = store_backup(repository, FIRST, count=1500)
+    repository.commit(replace(first, id=SECOND, previous=FIRST))
+    stream = Repository.open(whole).manifest(FIRST).streams[0]
+    page = next(part for part in stream.walk() if isinstance(part, PageRef))
+    before = content_of(whole)
+
+    def damaged() -> MemoryStore:
+        store = copy_of(whole)
+        for key, data in (
+            (layout.manifest_key(FIRST), None),
+            (page.key, None),
+            (stream.segments[0].key, flip(before[stream.segments[0].key])),
+            (stream.segments[-1].key, b""),
+        ):
+            put_instead(store, key, data)
+        return store
+
+    watched = FaultStore(damaged())
+    assert run(watched, whole, check=True).mended == 4
+    changes = [at for at, (operation, _) in enumerate(watched.log, 1) if operation in ("put", "delete")]
+    assert len(changes) > 8
+    for at in changes:
+        store = damaged()
+        right = {key for key, data in content_of(store).items() if before.get(key) == data}
+        with suppress(Killed):
+            run(FaultStore(store, fault, at=at), whole, check=True)
+        assert all(store.get(key) == before[key] for key in right)
+        run(store, whole, check=True)
+        assert content_of(store) == before
 
 
 # --- counts ---

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import SUBJECT
-from jsbackup.transforms.filters.subject_rules import parse_patterns, subject_rows
+from jsbackup.transforms.filters.filters import Filters, subject_rows
 from tests.transforms.messages import Message, batch_of, literals, patterns
 from tests.transforms.test_subjects import by_the_rule
 
@@ -33,4 +33,4 @@ def test_signs_of_expressions_and_line_breaks_mean_themselves() -> None:
 
 def test_what_is_no_pattern_is_refused_by_its_option() -> None:
     with pytest.raises(UsageError, match="--exclude-subject: not a subject"):
-        parse_patterns("--exclude-subject", ["a..b"])
+        Filters.parse({"exclude_subject": ["a..b"]})

@@ -14,11 +14,11 @@ from jsbackup.errors import FormatError
 from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.obfuscate.messages import (
     Obfuscation,
-    digest_of_zeros,
     obfuscate_headers,
     obfuscate_object_info,
 )
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames, encoded_name
+from jsbackup.transforms.object_meta import digest_of
 from jsbackup.transforms.reshape import Reshape
 from tests.transforms.messages import Message, batch_of, messages_of
 
@@ -203,7 +203,7 @@ def test_a_description_of_a_file_has_the_digest_of_its_zeros(names: ObfuscatedNa
         "digest": f"SHA-256={digest}",
     }
     assert after.subject == names.subject(meta)
-    assert digest_of_zeros(0) == urlsafe_b64encode(hashlib.sha256().digest()).decode()
+    assert digest_of(b"0", 0) == urlsafe_b64encode(hashlib.sha256().digest()).decode()
     (other,) = _apply([Message(1, 1, meta, None, b"clear")])
     assert other.data == b"00000"
     assert obfuscate_object_info(b'{"name": 1, "bucket": "clear"}', names) is None

@@ -68,7 +68,7 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.asked import AskedChanges
 from jsbackup.readable import count_are, in_short
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verify_run import lost_readers, tend_readers
+from jsbackup.repository.checks.verify_run import lost_readers
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.inventory import find_missing
@@ -139,9 +139,9 @@ def copy(
     Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
     empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
     source is encrypted or signed, the new repository is a replica with the same keys. Copying then needs the key of
-    --writer-key, and none that reads messages. A replica whose newest backup is older also gets the readers' keys that
-    it lacks, but for those that `key remove` has taken away there. Readers that were removed here are named, and stay
-    there: remove a reader in each replica.
+    --writer-key, and none that reads messages. A replica also gets the readers' keys that it lacks, unless its list of
+    readers is newer and does not name them. Readers that were removed here are named, and stay there: remove a reader
+    in each replica.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
     With --stream, or with options of 'jsbackup restore' such as --mask, a new, changed backup is made from one BACKUP:
@@ -339,7 +339,7 @@ def _copy_changed(
 def _lost_readers(source: Repository, target: Repository) -> list[str]:
     """Return a sentence for each reader's key file that is missing or damaged in one of them."""
     lost = lost_readers(source)
-    return [*lost, *(f"{target.store.location}: {each}" for each in tend_readers(target) if each not in lost)]
+    return [*lost, *(f"{target.store.location}: {each}" for each in lost_readers(target) if each not in lost)]
 
 
 def _open_target(
@@ -389,46 +389,29 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> lis
     from jsbackup.repository.crypto.new_keys import follow_keys
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
-    # Only then it is known which of the two follows the other, and so has readers that were removed since.
-    theirs, ours = (each.backups()[-1:] for each in (target, source))
-    behind = not theirs or theirs < ours
-    done = follow_keys(source.store, target.store, source.descriptor, source.signers, given=given, behind=behind)
+    done = follow_keys(source.store, target.store, source.descriptor, given)
     here, there = source.store.location, target.store.location
     if done.readers:
         _log.warning(
-            "the readers of %s can read %s from now on, too; take away those that were removed there: 'jsbackup key "
-            "remove'",
+            "the readers of %s can read %s from now on, too; 'jsbackup key remove' takes readers away",
             ", ".join(done.readers),
             there,
         )
     sentences = (
-        (f"brought to {there}", done.writers, ""),
-        (f"brought to {there}", done.readers, ""),
+        (f"brought to {there}", (*done.writers, *done.readers), ""),
         (
-            f"{here} has no newer backup than {there}, so these readers' key files were not brought, which may have "
-            "been removed there",
+            f"the list of readers of {there} is not older than that of {here}, and does not name these key files, "
+            "which were not brought",
             done.left,
-            "; the copy after the next backup brings them, so a reader who was removed there has to be removed here, "
-            "too, by 'jsbackup key remove'",
+            "; 'jsbackup key add' there lets their readers read it",
         ),
         (
-            f"these readers' key files were removed in {there} and were not brought",
-            done.removed,
-            "; 'jsbackup key add' there lets them read it again",
-        ),
-        (
-            f"{there} has readers' key files that {here} does not have",
+            f"{there} has readers' key files that no list of readers names",
             done.only_there,
-            "; if their readers were removed, take them away with 'jsbackup key remove' there, too; if they were lost, "
-            "copy back",
-        ),
-        (
-            f"{there} has other key files than {here}, and no records of them",
-            done.different,
-            "; try whether their readers can open it",
+            "; if their readers were removed, take them away with 'jsbackup key remove' there, too",
         ),
     )
-    return [f"{found}: {', '.join(names)}{advice}" for found, names, advice in sentences if names]
+    return [f"{said}: {', '.join(names)}{advice}" for said, names, advice in sentences if names]
 
 
 def _late_target(
@@ -503,7 +486,7 @@ def repair(
     can supply only plain segments, if it still has the messages and this version of jsbackup writes them as they
     were. A manifest is put back only if the catalog, the next backup, its witness or its signature proves that it is
     the right one, or with --trust-copy; the public key of a writer (keys/writer-….json) only if the root signing key
-    has signed it; a reader's key file (keys/….age) as its signed record says, or if --identity opens it.
+    has signed it; a reader's key file (keys/….age) as the signed list of readers says.
 
     Without --check, damage is only known where verify has recorded it. A verify without the writer key records nothing.
 

@@ -28,16 +28,9 @@ from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.age import Recipient, parse_recipient
-from jsbackup.repository.crypto.keys import (
-    list_identities,
-    list_lost,
-    needed,
-    put_identity,
-    put_passphrase,
-    remove_identity,
-)
+from jsbackup.repository.crypto.keys import add_readers, needed, reader_id, remove_reader
 from jsbackup.repository.crypto.new_keys import make_new_keys, replace_writer
-from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NOT_LISTED, examine_readers
 from jsbackup.repository.crypto.signing import encode_writer_key, load_writers
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.objects import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
@@ -189,19 +182,16 @@ def key(ctx: click.Context) -> None:
 def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> Result:
     """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it.
 
-    A replica that has backups, made with `copy`, only gets the new reader with a copy while the newest backup here is
-    newer than the newest one there: the next copy after the next backup. Until then, `copy` names the reader and leaves
-    it out.
+    The next `copy` into a replica lets them read that, too.
     """
     if not encrypt_to and passphrase is None:
         raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
     recipients = _recipients(encrypt_to)
     words = _passphrase(passphrase)
     repository = open_repository(shared)
-    store, descriptor, secret = repository.store, _encrypted(repository), needed(repository.secret)
-    added = [put_identity(store, descriptor.id, secret, recipient) for recipient in recipients]
-    if words is not None:
-        added.append(put_passphrase(store, descriptor.id, secret, words, random=os.urandom(3)))
+    descriptor, secret = _encrypted(repository), needed(repository.secret)
+    passphrase_named = None if words is None else (words, os.urandom(3))
+    added = add_readers(repository.store, descriptor, secret, recipients, passphrase=passphrase_named)
     return Result({"added": added}, [f"added {each}" for each in added])
 
 
@@ -210,15 +200,18 @@ def list_keys(shared: Shared) -> Result:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
     repository = open_repository(shared)
     store, descriptor = repository.store, repository.descriptor
-    identities = list_identities(store, descriptor) if descriptor.recipient else []
-    missing = [each.key for each in list_lost(store, descriptor)] if descriptor.recipient else []
-    broken = examine_readers(store, descriptor, repository.signers).broken
-    damaged = [each for each in broken if each.key not in {layout.KEYS, *missing}]
+    known = examine_readers(store, descriptor)
+    problems = [(reader.key, reader.problem) for reader in known.broken if reader.key not in known.missing]
+    unlisted = [(key, f"{key} {NOT_LISTED}") for key in known.unlisted]
     writers = load_writers(store, descriptor) if descriptor.authority else []
     replaced = {signer for writer in writers for signer in writer.replaces}
     readers = [
-        {"key": each.id, "for": each.whom, "created": format_time(int(each.created_seconds) * 10**9)}
-        for each in identities
+        {
+            "key": reader_id(key),
+            "for": layout.reader_of(key, descriptor.id),
+            "created": format_time(int(created_seconds) * 10**9),
+        }
+        for key, created_seconds in sorted(known.stored.items())
     ]
     signers = [
         {"signer": each.signer, "created": each.created, "replaced": each.signer in replaced}
@@ -227,14 +220,13 @@ def list_keys(shared: Shared) -> Result:
     document = {
         "authority": descriptor.authority,
         "readers": readers,
-        "missing": missing,
-        "damaged": [{"key": each.key, "problem": each.problem} for each in damaged],
+        "missing": known.missing,
+        "damaged": [{"key": key, "problem": problem} for key, problem in (*problems, *unlisted)],
         "writers": signers,
     }
-    problems = [("missing", key) for key in missing] + [("damaged", each.problem) for each in damaged]
-    if descriptor.recipient and not readers and not missing:
-        problems.append(("missing", NO_READER))
-    lines = [(State(what), f": {problem}; {AGAIN_FROM_COPY}") for what, problem in problems]
+    lines = [(State("missing"), f": {key}; {AGAIN_FROM_COPY}") for key in known.missing]
+    lines += [(State("damaged"), f": {problem}; {AGAIN_FROM_COPY}") for _, problem in problems]
+    lines += [(State("warning"), f": {problem}") for _, problem in unlisted]
     return Result(document, [*_keys_text(document), *lines])
 
 
@@ -253,19 +245,20 @@ def _keys_text(document: JsonObject) -> Iterator[Block]:
 @key.command("remove", cls=Command, short_help="Remove a reader's key.")
 @click.argument("key_id", metavar="KEY")
 def remove(shared: Shared, key_id: str) -> Result:
-    """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it.
+    """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it. Needs a key that reads the
+    repository.
 
     A reader who has used the key before may have kept what opens everything in the repository, later backups
     included. To lock someone out, create a new repository. Replicas keep the key: remove it there, too, with -r.
     """
     repository = open_repository(shared)
-    removed = remove_identity(repository.store, _encrypted(repository), key_id)
+    removed = remove_reader(repository.store, _encrypted(repository), repository.secret, key_id)
     lines = [
-        f"removed {removed.key}",
+        f"removed {removed}",
         "anyone who has used it before can still read everything, also new backups: only a new",
         "repository locks someone out",
     ]
-    return Result({"removed": removed.key}, lines)
+    return Result({"removed": removed}, lines)
 
 
 @key.command("replace-writer", cls=Command, short_help="Make a new writer key in place of the old.")

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import StoreError
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import Data
 from jsbackup.stores.local import LocalStore
 from tests.cli.commands.operate.test_reader_keys import ME, OTHER, Vault, damage, make_vault, recipient
 from tests.cli.test_json import check
@@ -162,16 +160,12 @@ def test_what_only_the_copy_has_stays_readable(kind: str, what: str, request: py
 def added_and_copied(vault: Vault) -> None:
     """Another reader, whom the copy has, too."""
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    back_up(vault, SECOND)
     assert copied(vault).code == 0 and keys_in(vault.copy) == keys_in(vault.repo)
 
 
 def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "other.key").write_text(f"{OTHER.text}\n")
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    done = copied(vault)
-    assert done.code == 0 and "the copy after the next backup brings them" in done.out
-    back_up(vault, SECOND)
     done = copied(vault, "--identity", tmp_path / "other.key")  # which does not open the copy yet
     assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
     assert f"can read {vault.copy} from now on" in done.err
@@ -184,13 +178,13 @@ def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
 
 def test_a_removed_reader_is_named_and_not_removed(vault: Vault) -> None:
     added_and_copied(vault)
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     done = copied(vault, "--json")
     (note,) = check("copy", done)["notes"]
     assert done.code == 0 and f"keys/{OTHER_LABEL}" in note and "'jsbackup key remove'" in note
     assert f"note: {note}" in copied(vault).out
-    assert vault.key_file(OTHER, vault.copy).exists()
-    assert vault.run("key", "remove", OTHER_LABEL, repo=vault.copy).code == 0
+    assert vault.key_file(OTHER, vault.copy).exists() and of_copy(vault, "verify").code == 14
+    assert vault.run("key", "remove", OTHER_LABEL, repo=vault.copy).code == 0 and of_copy(vault, "verify").code == 0
     assert copied(vault, "--json").document["notes"] == []
     assert keys_in(vault.copy) == keys_in(vault.repo)
 
@@ -200,44 +194,35 @@ def test_a_lost_key_file_is_no_removed_reader(vault: Vault) -> None:
     damage(vault.key_file(), "removed")
     done = copied(vault, "--json")
     assert done.code == 14 and not any("key remove" in note for note in done.document["notes"])
-    vault.forget_records()
+    damage(vault.list_file(), "removed")
     done = copied(vault, "--json")
     assert done.code == 14 and not any("key remove" in note for note in done.document["notes"])
     assert vault.key_file(repo=vault.copy).exists()
 
 
-def test_a_reader_who_was_removed_and_added_again_keeps_what_the_copy_has(vault: Vault) -> None:
-    """Each has a key file of its own there, with its own record."""
+def test_a_reader_who_was_removed_and_added_again_gets_the_new_key_file(vault: Vault) -> None:
+    """The old one stays there, and is named."""
     added_and_copied(vault)
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    old = vault.key_file(OTHER, vault.copy)
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    theirs = vault.key_file(OTHER, vault.copy)
-    before = theirs.read_bytes()
-    assert before != vault.key_file(OTHER).read_bytes()
-    for part in (None, theirs.with_suffix(".json")):  # without its record, that of the source would not fit
-        if part is not None:
-            part.unlink()
-        done = copied(vault)
-        assert done.code == 0 and ("note" in done.out) == (part is not None)
-        assert theirs.read_bytes() == before and of_copy(vault, "verify").code == 0
-    assert theirs.with_suffix(".json").exists()
+    done = copied(vault)
+    assert done.code == 0 and f"no list of readers names: keys/{old.name}" in done.out
+    assert keys_in(vault.copy) == keys_in(vault.repo) | {old.name}
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "exchanged"])
 def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    back_up(vault, SECOND)
     damage(vault.key_file(OTHER), how)
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*.age"))
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut"])
-def test_a_key_file_whose_record_is_damaged_is_not_brought(vault: Vault, how: str) -> None:
-    """It may have been exchanged: the copy would record what is there, and be all well."""
+@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+def test_without_a_sound_list_no_key_file_is_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    back_up(vault, SECOND)
-    damage(vault.key_file(OTHER).with_suffix(".json"), how)
+    damage(vault.list_file(), how)
     damage(vault.key_file(OTHER), "exchanged")
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*"))
@@ -247,27 +232,14 @@ def copied_back(vault: Vault) -> Typed:
     return vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
 
 
-def forget_removals(folder: Path) -> None:
-    """As an older version leaves it, which does not record what it removes."""
-    for path in (folder / "keys").glob("*.removed"):
-        path.unlink()
-
-
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault, recorded: bool) -> None:
+def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault) -> None:
     """As when forgotten backups are copied back."""
     added_and_copied(vault)
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
-    if not recorded:
-        forget_removals(vault.repo)
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     before = keys_in(vault.repo)
-    for backup in (None, THIRD):
-        if backup is not None:
-            back_up(vault, backup)
-        back = copied_back(vault)
-        assert back.code == 0 and keys_in(vault.repo) == before
-        assert "not brought" in back.out and OTHER_LABEL in back.out
-        assert (f"were removed in {vault.repo}" in back.out) is recorded
+    back = copied_back(vault)
+    assert back.code == 0 and keys_in(vault.repo) == before
+    assert "were not brought" in back.out and OTHER_LABEL in back.out
     # But what was lost there does.
     key = vault.key_file()
     data = damage(key, "removed")
@@ -276,9 +248,9 @@ def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault, recorded:
 
 
 def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault: Vault, tmp_path: Path) -> None:
-    """Nor in another replica, to which the record of the removal came."""
+    """Nor in another replica, which got the newer list."""
     added_and_copied(vault)
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     before = keys_in(vault.repo)
     third = tmp_path / "third"
     assert vault.write("copy", "--to-repo", third).code == 0 and keys_in(third) == before
@@ -286,18 +258,17 @@ def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault
     for folder in (vault.repo, third):
         back = vault.run("copy", "--to-repo", folder, "--writer-key", vault.writer, repo=vault.copy)
         assert back.code == 0 and keys_in(folder) == before, back
-        assert f"were removed in {folder} and were not brought: keys/{OTHER_LABEL}" in back.out
+        assert f"which were not brought: keys/{OTHER_LABEL}" in back.out
         assert "key add" in back.out and "can read" not in back.err
         assert vault.run("verify", "--writer-key", vault.writer, repo=folder).code == 0
 
 
 def test_a_reader_who_was_added_again_comes(vault: Vault, tmp_path: Path) -> None:
-    """Whom both have removed; the key file is another one."""
     added_and_copied(vault)
-    for folder in (vault.repo, vault.copy):
-        assert vault.run("key", "remove", OTHER_LABEL, repo=folder).code == 0
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
+    assert copied(vault).code == 0
+    assert vault.run("key", "remove", OTHER_LABEL, repo=vault.copy).code == 0
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    back_up(vault, THIRD)
     done = copied(vault)
     assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
     assert keys_in(vault.copy) == keys_in(vault.repo)
@@ -307,30 +278,26 @@ def test_a_reader_who_was_added_again_comes(vault: Vault, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("how", ["removed", "flipped", "exchanged"])
 def test_a_removed_reader_stays_away_whose_key_file_was_broken(vault: Vault, how: str) -> None:
-    """Its record says which one the replica has."""
     added_and_copied(vault)
     damage(vault.key_file(OTHER), how)
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     before = keys_in(vault.repo)
     back_up(vault, THIRD, vault.copy)
     assert copied_back(vault).code == 0 and keys_in(vault.repo) == before
 
 
-def test_a_reader_is_removed_though_that_cannot_be_recorded(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right to delete objects is enough."""
-    added_and_copied(vault)
-    key = vault.key_file(OTHER)
-    put = LocalStore.put
-
-    def refused(store: LocalStore, key: str, data: Data) -> None:
-        if key.endswith(".removed"):
-            raise StoreError("access denied")
-        put(store, key, data)
-
-    monkeypatch.setattr(LocalStore, "put", refused)
-    done = vault.run("key", "remove", OTHER_LABEL)
-    assert done.code == 0 and not key.exists()
-    assert "may bring keys/" in done.err and "its removal is not recorded: access denied" in done.err
+def test_two_lists_of_the_same_generation_stay_as_they_are(vault: Vault) -> None:
+    """Each has let in another reader; who has both lists signs the next one."""
+    third = recipient(age.age_identity(bytes([3]) * 32)).label
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    by_me = ("--identity", vault.identity)
+    assert vault.run("key", "add", "--encrypt-to", third, *by_me, repo=vault.copy).code == 0
+    before = keys_in(vault.copy)
+    done = copied(vault)
+    assert done.code == 0 and keys_in(vault.copy) == before
+    assert f"which were not brought: keys/{OTHER_LABEL}" in done.out and "key add" in done.out
+    assert vault.run("key", "add", "--encrypt-to", OTHER_LABEL, *by_me, repo=vault.copy).code == 0
+    assert of_copy(vault, "verify").code == 0
 
 
 def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path: Path) -> None:
@@ -338,20 +305,9 @@ def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     third = tmp_path / "third"
     shutil.copytree(vault.repo / "keys", third / "keys")
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    assert vault.read("key", "remove", OTHER_LABEL).code == 0
     done = vault.write("copy", "--to-repo", third)
     assert done.code == 0 and f"keys/{OTHER_LABEL}" in done.err and "'jsbackup key remove' there" in done.err
-
-
-def test_another_key_file_without_a_record_is_named(vault: Vault) -> None:
-    theirs = vault.key_file(repo=vault.copy)
-    damage(theirs, "exchanged")
-    theirs.with_suffix(".json").unlink()
-    done = copied(vault)
-    assert (
-        done.code == 0
-        and f"has other key files than {vault.repo}, and no records of them: keys/{theirs.name}" in done.out
-    )
 
 
 def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
@@ -359,14 +315,13 @@ def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
     before = damage(theirs, "removed")
     done = copied(vault)
     assert done.code == 0 and theirs.name in done.out and theirs.read_bytes() == before
-    record = theirs.with_suffix(".json")
-    before = damage(record, "removed")
-    assert copied(vault).code == 0 and record.read_bytes() == before
+    before = damage(vault.list_file(vault.copy), "removed")
+    assert copied(vault).code == 0 and vault.list_file(vault.copy).read_bytes() == before
     assert of_copy(vault, "verify").code == 0
 
 
 def test_a_copy_goes_on_where_the_keys_were_half_brought(vault: Vault) -> None:
-    """The key file is there, its record is not."""
+    """The key file is there, the list is not."""
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     added = vault.key_file(OTHER)
     (vault.copy / "keys" / added.name).write_bytes(added.read_bytes())

@@ -142,7 +142,7 @@ def test_readers_are_added_listed_and_removed(typed: Type, repo: Path, keys: Pat
     assert set(readers()) == {recipient(ME), recipient(OTHER)}
     assert typed(*line, "--encrypt-to", recipient(OTHER)).code == 2
     assert typed("list", "-r", repo, "--identity", keys / "other").code == 0
-    done = typed("key", "remove", recipient(ME), "-r", repo)
+    done = typed("key", "remove", recipient(ME), "-r", repo, "--identity", keys / "me")
     assert done.code == 0 and "can still read everything" in " ".join(done.out.split())
     assert readers() == [recipient(OTHER)]
     assert typed("list", "-r", repo, "--identity", keys / "me").code == 12
@@ -174,6 +174,7 @@ def test_a_passphrase_reads_and_is_never_printed(typed: Type, keys: Path) -> Non
         (["key", "add", "--encrypt-to", recipient(OTHER), "--writer-key", "{keys}/w"], 12),
         (["key", "add", "--encrypt-to", recipient(OTHER), "--identity", "{keys}/other"], 12),
         (["key", "remove", "nothing"], 2),
+        (["key", "remove", recipient(ME), "--writer-key", "{keys}/w"], 2),
         (["key", "replace-writer"], 2),
         (["key", "replace-writer", "--new-writer-key", "{keys}/w2", "--writer-key", "{keys}/w"], 12),
         (["key", "replace-writer", "--new-writer-key", "{keys}/w", "--identity", "{keys}/me"], 2),

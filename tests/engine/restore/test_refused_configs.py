@@ -1,22 +1,28 @@
-"""What servers refuse about mirrors, sources, transforms and republishing, compared with servers of each minor."""
+"""The target is asked about configurations: it answers as when it makes such a stream, and nothing is changed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.restore.target import refused_configs
 from jsbackup.planning.configs.features import lacking_for_stream
-from jsbackup.planning.configs.server_rules import mapping_problems
-from jsbackup.times import ZERO_TIME
-from jsbackup.transforms.rename import RenameOptions
-from tests.harness.api import connected
-from tests.harness.servers import VERSIONS, NatsServer
+from jsbackup.planning.configs.stream_config import against_config
+from jsbackup.planning.model import RestoreOptions, Target
+from jsbackup.planning.rules import Rule
+from tests.engine.restores import connection_to
+from tests.harness.api import call, connected
+from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.planning.test_plan import plan, stream
 
+TARGET = Target((9,), True, {})
 BASE: dict[str, Any] = {"name": "E", "subjects": ["e.>"], "storage": "file"}
 AFAR = {"api": "$JS.afar.API", "deliver": "afar"}
 MAPPINGS = [
@@ -192,63 +198,124 @@ async def _refused(url: str) -> list[str]:
     return found
 
 
+_SWITCHES = (
+    "no_ack",
+    "deny_purge",
+    "allow_rollup_hdrs",
+    "allow_direct",
+    "discard_new_per_subject",
+    "allow_msg_ttl",
+    "allow_atomic",
+    "allow_msg_counter",
+    "allow_msg_schedules",
+    "allow_batched",
+)
+
+
+def _random_config(rng: random.Random) -> dict[str, Any]:
+    """Return a configuration of a few fields with values that servers accept, alone or not at all."""
+    pools: dict[str, list[Any]] = {
+        "max_age": [0, 1, 10**8, 10**9, 3600 * 10**9, -1],
+        "duplicate_window": [0, 1, 10**8, 10**9, 86_400 * 10**9, -1],
+        "subject_delete_marker_ttl": [0, 5 * 10**8, 10**9, -1],
+        "retention": ["limits", "interest", "workqueue"],
+        "storage": ["file", "memory"],
+        "discard": ["old", "new"],
+        "persist_mode": ["default", "async"],
+        "compression": ["none", "s2"],
+        "max_msgs_per_subject": [-1, 0, 5],
+        "max_msg_size": [-1, 100, (1 << 31) - 1, 1 << 31],
+        "first_seq": [0, 1, 5, -1],
+        "num_replicas": [0, 1, -1, 6],
+        "subjects": [["e.>"], ["e.*", "e.>"], ["e.a", "e.a"], [">"], ["$JS.API.>"], ["$JS.EVENT.ADVISORY.>"], ["e..x"]],
+        "description": ["words", "x" * 4096, "x" * 4097],
+        "placement": [{"preferred": "x"}],
+        "mirror": [{"name": "Q"}],
+        "sources": [[{"name": "Q"}], [{"name": "Q"}, {"name": "Q"}]],
+        "republish": [{"src": ">", "dest": "r.>"}, {"src": ">", "dest": ">"}],
+        **{switch: [True] for switch in _SWITCHES},
+    }
+    chosen = rng.sample(sorted(pools), rng.randint(1, 5))
+    return {field: rng.choice(pools[field]) for field in chosen}
+
+
+_RNG = random.Random(int(os.environ.get("JSBACKUP_TEST_SEED", "38")))
+CONFIGS += [_random_config(_RNG) for _ in range(300)]
+
+
+async def _asked(url: str, configs: list[dict[str, Any]]) -> list[str]:
+    """Return the reasons for which `refused_configs` refuses a stream with each configuration; "" if it does not."""
+    made = plan(stream("E"))
+    (action,) = made.actions
+    reasons = []
+    async with connect_jetstream(connection_to(url)) as js:
+        for config in configs:
+            asked = replace(action, config=config)
+            findings = [*against_config(asked, config, TARGET, RestoreOptions())]
+            findings = findings or await refused_configs(js, replace(made, stages=((asked,),)))
+            reasons.append(findings[0].reason if findings else "")
+    return reasons
+
+
 @pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_rules_are_those_of_servers(version: str) -> None:
+def test_a_server_that_is_asked_answers_as_one_that_makes_the_stream(version: str) -> None:
+    number = tuple(map(int, version.split(".")))
     with NatsServer(version) as server:
         answers = asyncio.run(_refused(server.url))
-    number = tuple(map(int, version.split(".")))
-    wrong, refused = [], 0
-    for more, answer in zip(CONFIGS, answers, strict=True):
-        config = _config(more)
-        if lacking_for_stream(config, number) or answer == "detected cycle":  # other rules
-            continue
-        ours = [reason for _, reason in mapping_problems("E", config, number)]
-        refused += bool(answer)
-        if bool(answer) != bool(ours):
-            wrong.append((more, answer, ours))
-    assert not wrong
+        reasons = asyncio.run(_asked(server.url, [_config(more) for more in CONFIGS]))
+        compared = [
+            (more, answer, reason)
+            for more, answer, reason in zip(CONFIGS, answers, reasons, strict=True)
+            if not lacking_for_stream(_config(more), number) and answer != "detected cycle"  # rules of the plan
+        ]
+    assert [one for one in compared if bool(one[1]) != bool(one[2])] == []
+    refused = sum(bool(answer) for _, answer, _ in compared)
     assert 100 < refused < len(CONFIGS) - 100  # some of either kind
 
 
-def test_what_a_server_had_accepted_is_a_warning() -> None:
-    """Should a rule of ours be wrong, the stream can be restored."""
-    config = {"sources": [{"name": "Q"}, {"name": "Q", "filter_subject": ">"}]}
-    planned = plan(stream("S", **config))
-    (warning,) = [one for one in planned.actions[0].warnings if one.rule == "may-be-refused"]
-    assert not planned.refusals
-    assert warning.reason == "would have the source Q twice, with the same filter and transforms"
-    assert planned.actions[0].config["sources"] == config["sources"]
-    (refusal,) = plan(stream("S"), fields=config).refusals
-    assert refusal.rule == "server-refuses"
+@pytest.mark.nats
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stream_that_is_there_stays_as_it_is(version: str) -> None:
+    async def work(url: str) -> None:
+        async with connected(url) as nc:
+            for name in ("E", "jsbackup-probe"):
+                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+            before = [(await call(nc, f"STREAM.INFO.{name}"))["config"] for name in ("E", "jsbackup-probe")]
+            assert await _asked(url, [{"name": "E", "subjects": ["other"], "max_msgs": 1}]) == [""]
+            assert [(await call(nc, f"STREAM.INFO.{name}"))["config"] for name in ("E", "jsbackup-probe")] == before
+
+    with NatsServer(version) as server:
+        asyncio.run(work(server.url))
 
 
-def test_a_configuration_of_no_server_is_checked_that_nothing_changes() -> None:
-    config = {"sources": [{"name": "Q"}, {"name": "Q", "filter_subject": ">"}]}
-    imported = replace(stream("S", **config), created=ZERO_TIME)
-    (refusal,) = plan(imported).refusals
-    assert refusal.rule == "server-refuses"
-    assert refusal.reason == "would have the source Q twice, with the same filter and transforms"
-    assert refusal.hint == (
-        "Change it with --set sources=…, leave it out with --set sources=null, or leave the stream out "
-        "with --exclude S."
-    )
-    assert not plan(imported, fields={"sources": None}).refusals
+@pytest.mark.nats
+def test_origins_that_are_there_now_are_not_compared() -> None:
+    """The plan compares with those that will be there."""
+
+    async def work(url: str) -> None:
+        async with connected(url) as nc:
+            await call(nc, "STREAM.CREATE.Q", {"name": "Q", "subjects": ["q"], "max_msg_size": 1000})
+        small = {"name": "E", "max_msg_size": 10}
+        both = [{**small, "mirror": {"name": "Q"}}, {**small, "sources": [{"name": "Q"}, {"name": "E"}]}]
+        assert await _asked(url, both) == ["", ""]
+        (reason,) = await _asked(url, [{**small, "sources": [{"name": "Q"}, {"name": "Q"}]}])
+        assert reason == "the target refuses its configuration: duplicate source configuration detected (10140)"
+
+    with NatsServer(NEWEST) as server:
+        asyncio.run(work(server.url))
 
 
-def test_the_name_that_a_stream_gets_counts() -> None:
-    config = {"subjects": [], "republish": {"src": "A", "dest": "B"}}
-    assert not plan(stream("A", **config)).refusals
-    (refusal,) = plan(stream("A", **config), renames=RenameOptions.parse(["A=B"])).refusals
-    assert refusal.reason == "would republish to B, which overlaps with its subject B: a cycle"
+@pytest.mark.nats
+def test_what_the_plan_refuses_is_not_asked_about() -> None:
+    async def work(url: str) -> None:
+        made = plan(stream("E", retention="other"), clustered=False, replicas=3)
+        assert [finding.rule for finding in made.refusals] == [Rule.SINGLE_SERVER]
+        async with connect_jetstream(connection_to(url)) as js:
+            assert await refused_configs(js, made) == []
+            (finding,) = await refused_configs(js, replace(made, refusals=()))
+        assert finding.rule is Rule.SERVER_REFUSES and "--exclude E" in finding.hint
 
-
-@pytest.mark.parametrize("wrong", [1, "x", True, [], {}, [1], ["x"], [{}], [{"name": 1}], [None]])
-def test_a_configuration_of_other_types_is_no_bug(wrong: Any) -> None:
-    inner = {"name": wrong, "filter_subject": wrong, "subject_transforms": wrong, "external": wrong, "consumer": wrong}
-    for upstream in (wrong, inner, {"name": "Q", **inner}, {"opt_start_seq": wrong, "opt_start_time": wrong}):
-        config = {"sources": [upstream], "mirror": upstream, "subjects": wrong, "subject_transform": wrong}
-        for republished in (wrong, {"src": wrong, "dest": wrong}):
-            list(mapping_problems("E", {**config, "republish": republished}, (2, 15, 2)))
-    list(mapping_problems("E", {"sources": wrong, "subject_transform": {"src": wrong, "dest": wrong}}, (2, 15, 2)))
+    with NatsServer(NEWEST) as server:
+        asyncio.run(work(server.url))
