@@ -197,7 +197,7 @@ class Reach:
 
     @classmethod
     def of(cls, stream: StreamBackup) -> Reach:
-        if stream.warnings:
+        if stream.remarks:
             return cls()
         last_ns = max((part.max_ns for part in parts_of(stream.segments)), default=0)
         return cls(stream.incarnation, end_of(stream), last_ns)

@@ -19,14 +19,13 @@ from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
+from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.objects import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef, StreamPageRef
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
 from jsbackup.times import parse_time
 
 __all__ = [
-    "EMPTIED",
-    "LOST_SINCE",
     "AnyRef",
     "ArchiveFormat",
     "BackupResult",
@@ -34,6 +33,8 @@ __all__ = [
     "Captured",
     "ConsumerBackup",
     "CopiedFrom",
+    "Fact",
+    "FactKind",
     "Losses",
     "LostSpan",
     "Manifest",
@@ -55,11 +56,6 @@ __all__ = [
     "summary_of",
     "total_of",
 ]
-
-
-# Beginnings of warnings about a stream that was purged, and about one whose server has lost messages.
-EMPTIED = "it has no messages any more, and had "
-LOST_SINCE = "the server has lost some of it since the last backup: "
 
 
 class BackupResult(StrEnum):
@@ -190,16 +186,60 @@ class Losses:
         return bool(self.spans)
 
 
+class FactKind(StrEnum):
+    """What a backup found out about a stream. Later decisions depend on the kind, never on the sentence."""
+
+    EMPTIED = "emptied"  # all its messages were deleted, as may be meant
+    LOST_SINCE = "lost-since"  # the server has lost messages since the backup before
+    GONE = "gone"
+    PURGED = "purged"  # as emptied, where nothing is left of any other stream either
+    RECREATED = "recreated"  # it is another stream than the one that had the messages
+    NOT_CONTINUED = "not-continued"  # it is new, and nothing is left of what the backup has
+
+
+_SENTENCES = {
+    FactKind.EMPTIED: "it has no messages any more, and had {held}",
+    FactKind.LOST_SINCE: "the server has lost some of it since the last backup: {detail}",
+    FactKind.GONE: "{had}, and the server no longer has this stream",
+    FactKind.PURGED: "{had}, and has none now",
+    FactKind.RECREATED: "{had}, and is another stream now, {detail}",
+    FactKind.NOT_CONTINUED: "nothing is left of what backup {backup} has, and this stream alone is not a replacement",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact, and the `backup`, "" if not known, made at `made` (RFC 3339), in which the stream had that many
+    `messages`. `detail` are words about the present state.
+    """
+
+    kind: FactKind
+    backup: str = ""
+    made: str = ""
+    messages: int = 0
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence for people."""
+        held = f"{self.messages:,} in backup {self.backup}, made {self.made[:19]}Z"
+        had = f"it had {format_count(self.messages, 'message')} in" if self.messages else "it is in"
+        text = _SENTENCES[self.kind].format(
+            held=held, had=f"{had} backup {self.backup}", detail=self.detail, backup=self.backup
+        )
+        return f"{text} ({held})" if self.kind is FactKind.LOST_SINCE and self.backup else text
+
+
 @dataclass(frozen=True, slots=True)
 class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts may differ
     from the reported state, because messages arrive and expire meanwhile. An opaque stream has pieces instead of
-    segments. `read` is None if no server was read. `copied` has the sources whose position the server reported. `lost`
-    is what could not be read of a stream that was salvaged. `life` is "", or when the backup began which found that the
-    stream gives sequences again: after a restore in place, or if a server has lost its end. With it, name, incarnation
-    and sequence identify a message.
+    segments. No decision depends on a sentence in `warnings`. `read` is None if no server was read. `copied` has the
+    sources whose position the server reported. `lost` is what could not be read of a stream that was salvaged. `life`
+    is "", or when the backup began which found that the stream gives sequences again: after a restore in place, or if a
+    server has lost its end. With it, name, incarnation and sequence identify a message.
     """
 
     name: str
@@ -218,6 +258,7 @@ class StreamBackup:
     copied: tuple[CopiedFrom, ...] = ()
     lost: Losses = field(default_factory=Losses)
     life: str = ""
+    facts: tuple[Fact, ...] = ()
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
@@ -242,6 +283,7 @@ class StreamBackup:
             self.copied,
             self.lost,
             self.life,
+            self.facts,
             self.state_extra,
             self.extra,
         )
@@ -277,17 +319,12 @@ class StreamBackup:
         return max(self.captured.last_seq, self.state.last_seq)
 
     @property
-    def emptied(self) -> str:
-        """The warning that its messages are gone, with the backup that had them; "" if there is none."""
-        return self._warning(EMPTIED)
+    def remarks(self) -> tuple[str, ...]:
+        """All that people should know of it: its facts in words, and its warnings."""
+        return (*(fact.text for fact in self.facts), *self.warnings)
 
-    @property
-    def lost_since(self) -> str:
-        """The warning that the server has lost messages of the backup before; "" if there is none."""
-        return self._warning(LOST_SINCE)
-
-    def _warning(self, beginning: str) -> str:
-        return next((one for one in self.warnings if one.startswith(beginning)), "") if self.warnings else ""
+    def fact(self, kind: FactKind) -> Fact | None:
+        return next((fact for fact in self.facts if fact.kind is kind), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ def _consumer_row(stream: str, consumer: ConsumerBackup) -> tuple[str, ...]:
 
 
 def _warnings(streams: Iterable[StreamBackup]) -> Iterator[Said]:
-    return (Said("warning", stream.name, warning) for stream in streams for warning in stream.warnings)
+    return (Said("warning", stream.name, warning) for stream in streams for warning in stream.remarks)
 
 
 def _show_stream(

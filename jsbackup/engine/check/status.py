@@ -27,7 +27,7 @@ from jsbackup.config import Glob
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_runs
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify_run import Flaw, check_writers
 from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
@@ -176,7 +176,7 @@ def with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -
         line,
         streams=tuple(_size_of(stream) for stream in newest.streams),
         skipped=newest.skipped,
-        warned=tuple(s.name for s in newest.streams if s.warnings) if newest.result is BackupResult.PARTIAL else (),
+        warned=tuple(s.name for s in newest.streams if s.remarks) if newest.result is BackupResult.PARTIAL else (),
         new=tuple(sorted(names - known - skipped_before)),
         gone=tuple(sorted(known - names - skipped)),
         complete_streams=() if complete is None else tuple(stream.name for stream in complete.streams),
@@ -323,8 +323,8 @@ def take_status(
         others=others,
         ahead=ahead,
         unreadable=inventory.unreadable,
-        verifies=tuple(read_verifies(repository.documents, _MOST_CHECKS)),
-        drills=tuple(read_drills(repository.documents, _MOST_CHECKS)),
+        verifies=tuple(read_runs(VerifyOutcome, repository.documents, _MOST_CHECKS)),
+        drills=tuple(read_runs(DrillOutcome, repository.documents, _MOST_CHECKS)),
         stored=replace(stored, interrupted_runs=runs),
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
         warnings=(*inventory.warnings, *unknown),

@@ -137,7 +137,7 @@ def as_described(entry: StreamBackup, look: Look, now: str) -> StoredStream | No
     """
     inventory = look.consumers
     some = inventory is not None and (inventory.entries or inventory.missing or inventory.offline)
-    if some or look.silent or entry.consumers or entry.warnings or entry.read is not AT_REST:
+    if some or look.silent or entry.consumers or entry.remarks or entry.read is not AT_REST:
         return None
     again = entry.captured_again(_begun(look.at_ns), now, entry.archive_format, entry.read)
     return StoredStream(again, len(entry.segments))
@@ -473,7 +473,7 @@ class Followed:
                         self._deleted.note(now.state, now.deleted or ())
                     segments = await in_thread(self._repository.listed, joined.segments)
                     stream = followed_on(entry, look, now, segments=segments, ended=format_time(self._run.clock_ns()))
-                    return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.warnings))
+                    return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.remarks))
             except (TransferError, NatsTimeout) as error:
                 if attempt == _ATTEMPTS or not self._js.link.connected:
                     raise

@@ -110,7 +110,7 @@ class BucketSeries:
     @cached_property
     def _earlier(self) -> Continued | None:
         """What the state in `before` is good for; None if the later backup lacks messages that came in between."""
-        if self.before is None or self.after.removals.copied or self.before.stream.warnings:
+        if self.before is None or self.after.removals.copied or self.before.stream.remarks:
             return None
         end = end_of(self.before.stream)
         if self._last_gap > end or self._diverged(self.before, end):

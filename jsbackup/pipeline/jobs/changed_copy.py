@@ -346,7 +346,7 @@ def _manifest(plan: ChangedCopyPlan, new: NewBackup, made: Sequence[Made]) -> Ma
     if (obfuscation := plan.options.reshape.obfuscation) is not None:
         skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
     manifest = new.manifest([one.stored for one in made])
-    incomplete = skipped or any(one.stored.stream.warnings for one in made)
+    incomplete = skipped or any(one.stored.stream.remarks for one in made)
     return replace(manifest, result=before.result if incomplete else BackupResult.COMPLETE, skipped=skipped)
 
 

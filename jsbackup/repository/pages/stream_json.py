@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import NoReturn
 
@@ -23,6 +24,8 @@ from jsbackup.repository.manifest import (
     Captured,
     ConsumerBackup,
     CopiedFrom,
+    Fact,
+    FactKind,
     Losses,
     LostSpan,
     ObjectRef,
@@ -38,6 +41,7 @@ from jsbackup.repository.pages.segment_pages import PageStore, parts_from_rows, 
 from jsbackup.times import format_time, parse_time
 
 __all__ = [
+    "facts_to_json",
     "losses_to_json",
     "reading_from_json",
     "reading_to_json",
@@ -94,6 +98,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         **({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {}),
         **({"lost": losses_to_json(stream.lost)} if stream.lost != Losses() else {}),
         **({"life": stream.life} if stream.life else {}),
+        **({"facts": facts_to_json(stream.facts)} if stream.facts else {}),
     }
 
 
@@ -157,6 +162,21 @@ def losses_to_json(losses: Losses) -> JsonObject:
     }
 
 
+def facts_to_json(facts: Sequence[Fact]) -> list[JsonObject]:
+    """Return the facts of a stream, also for `show --json`."""
+    return [asdict(fact) for fact in facts]
+
+
+def _fact(fields: DocumentFields) -> Fact:
+    return Fact(
+        fields.choice("kind", FactKind),
+        fields.text("backup"),
+        fields.text("made"),
+        fields.number("messages"),
+        fields.text("detail"),
+    )
+
+
 def _losses(fields: DocumentFields | None) -> Losses:
     if fields is None:
         return Losses()
@@ -203,6 +223,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
         lost=_losses(fields.optional_fields("lost")),
         life=time_from_json(fields, "life") if fields.get("life") is not None else "",
+        facts=tuple(map(_fact, fields.each("facts"))) if fields.get("facts") is not None else (),
         state_extra=state.rest(),
         extra=fields.rest(),
     )

@@ -254,7 +254,7 @@ def test_a_stream_that_lost_its_end_and_grew_again_is_found_out_by_its_next_tail
         await (await stream.expect_consumer()).say_all()
         await stream.give_snapshot()
         assert await following.messages(reading) == stream.present
-        assert "has lost some of it" in (await reading).stream.warnings[0]
+        assert "has lost some of it" in (await reading).stream.remarks[0]
 
     play(script)
 
