@@ -140,7 +140,7 @@ def test_a_stream_that_is_captured_again_differs_by_that_alone() -> None:
         object.__setattr__(stream, name, object())
     read = Reading(ReadAs.SNAPSHOT, "test")
     again = stream.captured_again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z", ArchiveFormat.V1, read)
-    captured = stream.captured.again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z")
+    captured = replace(stream.captured, begun="2026-11-22T00:00:00Z", ended="2026-11-23T00:00:00Z")
     assert again == replace(stream, captured=captured, archive_format=ArchiveFormat.V1, read=read)
 
 

@@ -125,7 +125,7 @@ def find_unchanged(
             before,
             config=stored_config(info.config),
             state=info.state,
-            captured=before.captured.again(begun, ended),
+            captured=replace(before.captured, begun=begun, ended=ended),
             archive_format=ArchiveFormat.MESSAGES,
             consumers=(),  # it had none, or none are asked for
             read=AT_REST,
