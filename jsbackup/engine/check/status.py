@@ -32,7 +32,7 @@ from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify_run import Flaw, check_writers
 from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
 from jsbackup.repository.inventory import Inventory, UnreadableBackup, find_missing
-from jsbackup.repository.keep.damage import known_damage
+from jsbackup.repository.keep.damage import LostObjects, known_damage
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, is_gone, list_leases, read_lease
 from jsbackup.repository.keep.prune import Marks, read_marks
 from jsbackup.repository.keep.retention import TagRule
@@ -46,9 +46,8 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     is_dated_ahead,
 )
-from jsbackup.repository.objects import AnyRef, PageRef
 from jsbackup.repository.origin import Origin, origin_of
-from jsbackup.repository.pages.segment_list import parts_of, size_of
+from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.read.sources import Grouping, counts, group_of, hollow_backups
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import FiniteStore, Store
@@ -372,32 +371,11 @@ def _manifest(repository: Repository, backup: str) -> Manifest | None:
 def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[int, int]) -> dict[str, int]:
     """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile.
 
-    `sizes` are by the hash of the key. A page that several backups share is read once. What a page lists is not counted
-    if the page cannot be read.
+    `sizes` are by the hash of the key.
     """
-    known: dict[str, int] = {}
-    counts = {
-        backup: sum(_lost_in(repository, stream, sizes, known) for stream in manifest.streams)
-        for backup, manifest in manifests.items()
-        if manifest is not None
-    }
+    lost = LostObjects(repository, lambda ref: sizes.get(hash(ref.key)) != ref.size)
+    counts = {backup: lost.count(manifest) for backup, manifest in manifests.items() if manifest is not None}
     return {backup: count for backup, count in counts.items() if count and _manifest(repository, backup) is not None}
-
-
-def _lost_in(repository: Repository, stream: StreamBackup, sizes: Mapping[int, int], known: dict[str, int]) -> int:
-    def lost(ref: AnyRef) -> int:
-        missing = int(sizes.get(hash(ref.key)) != ref.size)
-        if missing or not isinstance(ref, PageRef):
-            return missing
-        if ref.key not in known:
-            try:
-                known[ref.key] = sum(map(lost, repository.pages.read(ref)))
-            except (IntegrityError, UnsupportedError):
-                known[ref.key] = 1
-        return known[ref.key]
-
-    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
-    return sum(map(lost, (*parts_of(stream.segments), *stream.opaque, *pending)))
 
 
 def _most_listed(manifests: Iterable[Manifest | None]) -> int:

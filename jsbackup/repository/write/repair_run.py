@@ -57,7 +57,7 @@ from jsbackup.progress import Progress
 from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.ledger import VerifyOutcome, read_damaged, read_findings, read_verifies, remember
+from jsbackup.repository.checks.ledger import VerifyOutcome, read_damaged, read_findings, read_runs, remember
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
@@ -545,7 +545,7 @@ class RepairRun:
             len(found.sound),
             self.whole,
             checked=self.check,
-            last_verify=None if self.check else next(iter(read_verifies(documents, 1)), None),
+            last_verify=None if self.check else next(iter(read_runs(VerifyOutcome, documents, 1)), None),
         )
 
     def _mend_catalog(self, found: Found) -> Found:
@@ -585,7 +585,7 @@ class RepairRun:
             check=self.check,
             also=also,
             sound=frozenset(chain.from_iterable(findings.sound.values())) if unseen else None,
-            undecodable=findings.damaged[Level.DATA].keys(),
+            undecodable=frozenset(name for name, damage in findings.damaged.items() if damage.level is Level.DATA),
         )
 
     def _mend_manifests(self, found: Found, gaps: Sequence[Gap], other: Store) -> Found:
