@@ -339,7 +339,9 @@ class UnlistedStreams:
 class Source:
     """Where a backup comes from. Empty or None if the server did not say; never a URL or credentials.
 
-    `account` and the last fields are as in `origin.py`; `profile` is the one that the command ran with.
+    `account`, `account_name`, `api_prefix` and `login` are as in `origin.py`; `profile` is the one that the command ran
+    with. `imported` says of which kind the files were that were imported (`from`); `transformed` by which `options` the
+    backup was made from another one (`backup`), whose source this is otherwise.
     """
 
     server_version: str = ""
@@ -352,6 +354,13 @@ class Source:
     api_prefix: str | None = None
     login: str | None = None
     profile: str | None = None
+    imported: JsonObject | None = None
+    transformed: JsonObject | None = None
+
+    @property
+    def is_of_a_server(self) -> bool:
+        """Whether the backup was made from a server's streams, not from files or another backup."""
+        return self.imported is None and self.transformed is None
 
     def incarnation(self, name: str, created: str) -> str:
         """Return what identifies a stream of this source that was created then (`layout.incarnation`)."""
@@ -479,6 +488,7 @@ def is_dated_ahead(created: str, now_ns: int) -> bool:
 def summary_of(manifest: Manifest) -> BackupSummary:
     names = {stream.name for stream in manifest.streams} | {skipped.name for skipped in manifest.skipped}
     pages = manifest.stream_pages  # whose streams may not have been read
+    imported, transformed = manifest.source.imported, manifest.source.transformed
     without_messages = all(stream.archive_format is ArchiveFormat.CONFIG for stream in manifest.streams)
     return BackupSummary(
         id=manifest.id,
@@ -491,8 +501,8 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         cluster=manifest.source.cluster,
         account=manifest.source.account,
         domain=manifest.source.domain,
-        imported=_imported(manifest.source.extra.get("imported")),
-        transformed=_transformed(manifest.source.extra.get("transformed")),
+        imported=None if imported is None else imported["from"],
+        transformed=None if transformed is None else " ".join(transformed["options"]),
         selection=manifest.selection
         or Selection(tuple(sorted(names)), config_only=bool(manifest.streams) and without_messages),
         account_name=manifest.source.account_name,
@@ -502,13 +512,3 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         ended=manifest.ended,
         stored_bytes=manifest.stored_bytes,
     )
-
-
-def _imported(value: object) -> str | None:
-    origin = value.get("from") if isinstance(value, dict) else None
-    return origin if isinstance(origin, str) else None
-
-
-def _transformed(value: object) -> str | None:
-    options = value.get("options") if isinstance(value, dict) else None
-    return " ".join(map(str, options)) if isinstance(options, list) else None

@@ -324,10 +324,17 @@ def _source_to_json(source: Source) -> JsonObject:
         "api_prefix": source.api_prefix,
         "login": source.login,
         "profile": source.profile,
+        "imported": source.imported,
+        "transformed": source.transformed,
     }
 
 
 def _source(fields: DocumentFields) -> Source:
+    imported, transformed = fields.optional_fields("imported"), fields.optional_fields("transformed")
+    if imported is not None:
+        imported.text("from")
+    if transformed is not None:
+        transformed.texts("options")
     return Source(
         server_version=fields.text("server_version"),
         cluster=fields.text("cluster"),
@@ -338,6 +345,8 @@ def _source(fields: DocumentFields) -> Source:
         api_prefix=fields.optional_text("api_prefix"),
         login=fields.optional_text("login"),
         profile=fields.optional_text("profile"),
+        imported=None if imported is None else imported.value,
+        transformed=None if transformed is None else transformed.value,
         extra=fields.rest(),
     )
 

@@ -342,7 +342,7 @@ class DrillRun:
             server=self.server.version,
             nodes=self.nodes,
             everything=everything,
-            origin=None if "imported" in manifest.source.extra else origin_of(manifest.source),
+            origin=None if manifest.source.imported is not None else origin_of(manifest.source),
         )
 
     def _record(self, outcome: DrillOutcome) -> DrillOutcome:

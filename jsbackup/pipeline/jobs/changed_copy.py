@@ -356,4 +356,4 @@ def _source(plan: ChangedCopyPlan) -> Source:
     if options.reshape.obfuscation is not None:  # without the values of options, which name streams and subjects
         done["options"] = list(dict.fromkeys(word.partition(" ")[0] for word in options.words))
         return obfuscated_source(before.source, done)
-    return replace(before.source, extra={**before.source.extra, "transformed": done})
+    return replace(before.source, transformed=done)

@@ -207,7 +207,7 @@ def _copied(one: CopiedFrom, names: ObfuscatedNames) -> CopiedFrom:
 
 def obfuscated_source(source: Source, done: JsonObject) -> Source:
     """Return where an obfuscated backup comes from: the release of the server, and what was `done`."""
-    return Source(server_version=source.server_version, extra={"transformed": done})
+    return Source(server_version=source.server_version, transformed=done)
 
 
 def obfuscated_skipped(skipped: Iterable[SkippedStream], names: ObfuscatedNames) -> Iterator[SkippedStream]:

@@ -185,8 +185,8 @@ def test_a_server_that_nobody_has_named_stays_the_same_when_it_starts_anew(world
 
 
 def test_imports_transforms_and_configurations_stand_for_nothing(world: World) -> None:
-    world.back_up(1, "A", source=Source(extra={"imported": {"from": "nats-cli"}}))
-    world.back_up(1, "A", source=Source(extra={"transformed": {"backup": "x", "options": ["--mask"]}}))
+    world.back_up(1, "A", source=Source(imported={"from": "nats-cli"}))
+    world.back_up(1, "A", source=Source(transformed={"backup": "x", "options": ["--mask"]}))
     world.back_up(1, "A", selection=Selection(config_only=True))
     assert world.rules() == ["no-backup"]
     assert world.status().others == 3
