@@ -172,7 +172,8 @@ def tend_catalog(documents: Documents) -> bool:
     """Write a new catalog if the newest one does not cover many manifests. Returns whether it did.
 
     The number of uncovered manifests is first estimated from the store's times: usually a backup pays for two listings
-    only. If another process writes a catalog meanwhile, that one is used. Raises as `write_catalog`.
+    only. If another process writes a catalog meanwhile, that one is used. Raises IntegrityError, UnsupportedError,
+    KeyUnavailable and StoreError, for the reasons that `write_catalog` has.
     """
     with suppress(ObjectExists):
         return _tend(documents)
@@ -226,7 +227,8 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
 def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
     """Write another catalog if one names deleted backups again: a writer may have seen them before they were deleted.
 
-    `generation` is that of the catalog without them. Raises as `write_catalog`.
+    `generation` is that of the catalog without them. Raises IntegrityError, UnsupportedError, KeyUnavailable and
+    StoreError, for the reasons that `write_catalog` has.
     """
     catalogs = list_catalogs(documents).generations
     if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
@@ -396,7 +398,9 @@ def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expec
 def find_missing(documents: Documents) -> list[Gap]:
     """Return the backups whose manifests were removed or replaced by something else than jsbackup, oldest first.
 
-    Raises as `find_gaps`.
+    Raises:
+        KeyUnavailable: no key that opens documents was given.
+        StoreError: the store does not answer.
     """
     return [gap for gap in find_gaps(documents, wanted=()) if gap.backup]
 

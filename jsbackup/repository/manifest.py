@@ -267,7 +267,7 @@ class StreamBackup:
 
     @property
     def refs(self) -> Iterator[AnyRef]:
-        """All stored objects that it needs. Raises as iteration over `segments`."""
+        """All stored objects that it needs. Raises IntegrityError, KeyUnavailable or StoreError for a page of them."""
         yield from self.pages
         yield from self.segments
         yield from self.opaque
@@ -281,7 +281,7 @@ class StreamBackup:
 
     @property
     def pages(self) -> Iterator[PageRef]:
-        """The pages that list its segments, each before those that it lists. Raises as iteration over `segments`."""
+        """The pages that list its segments, each before those that it lists. Raises what `refs` raises."""
         return self.segments.pages() if isinstance(self.segments, SegmentList) else iter(())
 
     @property

@@ -299,7 +299,9 @@ def remember(
 def remember_damaged(
     documents: Documents, objects: Mapping[bytes, str], *, now_seconds: int, tool: str, random: Random
 ) -> None:
-    """Record objects, with their folders, that a command which reads objects found damaged. Raises as `remember`."""
+    """Record objects, with their folders, that a command which reads objects found damaged. Raises KeyUnavailable and
+    StoreError.
+    """
     findings = Findings()
     findings.add_damaged(Level.OBJECTS, objects, now_seconds)
     rows = _worth_keeping(findings, None)
@@ -581,7 +583,7 @@ class DrillOutcome:
             restored=fields.number("restored"),
             messages=fields.number("messages"),
             streams=tuple(map(_stream_of, fields.each("streams"))),
-            failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
+            failed=tuple(FailedStream(row.text("name"), row.text("reason")) for row in fields.each("failed")),
             origin=None if fields.get("origin") is None else _origin(fields.fields("origin")),
         )
 

@@ -456,7 +456,7 @@ def verify_backup(
     threads: int = _THREADS,
     checker: Checker | None = None,
 ) -> Iterator[Problem]:
-    """Yield the problems of one backup. Arguments as in `Verifier`; raises as `Verifier.check`."""
+    """Yield the problems of one backup. Arguments as in `Verifier`. Raises KeyUnavailable and StoreError."""
     yield from Verifier(objects, level, progress=progress, threads=threads, checker=checker).check(manifest)
 
 
