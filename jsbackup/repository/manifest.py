@@ -214,6 +214,7 @@ class Fact:
     made: str = ""
     messages: int = 0
     detail: str = ""
+    extra: Extra = field(default_factory=dict)
 
     @property
     def text(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import NoReturn
 
@@ -164,7 +163,17 @@ def losses_to_json(losses: Losses) -> JsonObject:
 
 def facts_to_json(facts: Sequence[Fact]) -> list[JsonObject]:
     """Return the facts of a stream, also for `show --json`."""
-    return [asdict(fact) for fact in facts]
+    return [
+        {
+            **fact.extra,
+            "kind": fact.kind,
+            "backup": fact.backup,
+            "made": fact.made,
+            "messages": fact.messages,
+            "detail": fact.detail,
+        }
+        for fact in facts
+    ]
 
 
 def _fact(fields: DocumentFields) -> Fact:
@@ -174,6 +183,7 @@ def _fact(fields: DocumentFields) -> Fact:
         fields.text("made"),
         fields.number("messages"),
         fields.text("detail"),
+        fields.rest(),
     )
 
 
