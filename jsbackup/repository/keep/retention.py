@@ -276,7 +276,7 @@ def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[st
             found.keep(f"newest backup, {'which found no stream' if backup.hollow else 'partial'}")
     for name, count, period_of in _rules(policy):
         if count:
-            _apply_count(name, count, period_of, decided, damaged)
+            _apply_count(name, count, period_of, decided, damaged=damaged)
     for backup, found in decided:
         if policy.within_seconds:
             complete = _newer(newest_complete, backup) if backup.complete else newest_complete
@@ -313,7 +313,7 @@ def _period(second: int, form: str) -> str:
 
 
 def _apply_count(
-    name: str, count: int, period_of: _PeriodOf, decided: Sequence[tuple[_Backup, _Found]], damaged: Collection[str]
+    name: str, count: int, period_of: _PeriodOf, decided: Sequence[tuple[_Backup, _Found]], *, damaged: Collection[str]
 ) -> None:
     """Apply a rule that keeps one backup of each of `count` periods to backups, newest first."""
     periods: dict[str, list[tuple[_Backup, _Found]]] = {}
