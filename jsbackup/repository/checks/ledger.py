@@ -291,7 +291,7 @@ def remember(
     name = random(8).hex()
     for sound in (False, True):
         if some := [row for row in rows if row.sound is sound]:
-            _put_rows(documents, layout.verified_key(name, damaged=not sound), some, now_seconds, tool)
+            _put_rows(documents, layout.verified_key(name, damaged=not sound), some, now_seconds=now_seconds, tool=tool)
     _delete(documents, merged)
     return findings
 
@@ -305,7 +305,8 @@ def remember_damaged(
     findings = Findings()
     findings.add_damaged(Level.OBJECTS, objects, now_seconds)
     rows = _worth_keeping(findings, None)
-    _put_rows(documents, layout.verified_key(random(8).hex(), damaged=True), rows, now_seconds, tool)
+    key = layout.verified_key(random(8).hex(), damaged=True)
+    _put_rows(documents, key, rows, now_seconds=now_seconds, tool=tool)
 
 
 def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
@@ -344,7 +345,7 @@ def _worth_keeping(findings: Findings, only: Set[bytes] | None) -> list[_Row]:
     return kept
 
 
-def _put_rows(documents: Documents, key: str, rows: Iterable[_Row], now_seconds: int, tool: str) -> None:
+def _put_rows(documents: Documents, key: str, rows: Iterable[_Row], *, now_seconds: int, tool: str) -> None:
     found = [
         {
             "at": format_time(row.at_seconds * _NS),
