@@ -152,7 +152,7 @@ def _backup(
         if manifest.result is not BackupResult.COMPLETE:
             reasons = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             reasons += [
-                f"stream {part.stream.name}: {', '.join(part.stream.warnings) or 'something of it is missing'}"
+                f"stream {part.stream.name}: {', '.join(part.stream.remarks) or 'something of it is missing'}"
                 for part in report.streams
                 if part.incomplete
             ]

@@ -421,7 +421,7 @@ class Stream:
     def __init__(self, backup: Backup, entry: StreamBackup) -> None:
         self.backup = backup
         self._entry = entry
-        self.name, self.warnings, self.digest = entry.name, entry.warnings, entry.digest.hex
+        self.name, self.warnings, self.digest = entry.name, entry.remarks, entry.digest.hex
         self.created = datetime_of(parse_time(entry.created))
         self.first_seq, self.last_seq = entry.captured.first_seq, entry.captured.last_seq
         self.message_count, self.byte_count = entry.captured.messages, entry.captured.bytes

@@ -81,7 +81,7 @@ class ContentPages(Pages):
             stored=sum(map(_stored_bytes, manifest.streams)),
             matching=len(streams),
             streams=streams[start : start + _STREAMS],
-            warned=[one for one in manifest.streams if one.warnings][:_STREAMS],
+            warned=[one for one in manifest.streams if one.remarks][:_STREAMS],
             start=start,
             search=search,
             sort=sort,

@@ -690,7 +690,7 @@ def import_streams(
     streams.sort(key=lambda imported: imported.stream.name)
     made = NewBackup(
         repository,
-        source=Source(extra={"imported": origin}),
+        source=Source(imported=origin),
         begun_ns=begun_ns,
         clock_ns=clock_ns,
         random=random,

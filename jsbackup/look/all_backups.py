@@ -132,9 +132,9 @@ def _read(repository: Repository, backup: str, names: Collection[str] | None) ->
 
 
 def _add(found: dict[tuple[str, str], Series], manifest: Manifest, chooses: Callable[[str], bool]) -> None:
-    extra = manifest.source.extra
-    made = next((kind for kind in _MADE if kind in extra), None)
-    origin = made or str(origin_of(manifest.source))
+    source = manifest.source
+    made = next((kind for kind in _MADE if getattr(source, kind) is not None), None)
+    origin = made or str(origin_of(source))
     entries = {stream.name: stream for stream in manifest.streams if chooses(stream.name)}
     for name, entry in entries.items():
         series = found.setdefault((origin, name), Series(origin, name))

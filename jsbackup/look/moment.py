@@ -46,7 +46,7 @@ def known_until(manifest: Manifest, stream: StreamBackup) -> int:
     capture began. When an import was captured is not known.
     """
     last_ns = max((part.max_ns for part in parts_of(stream.segments)), default=0)
-    if {"imported", "transformed"} & manifest.source.extra.keys():
+    if not manifest.source.is_of_a_server:
         return last_ns
     return max(last_ns, parse_time(stream.captured.begun))
 
@@ -197,7 +197,7 @@ class Reach:
 
     @classmethod
     def of(cls, stream: StreamBackup) -> Reach:
-        if stream.warnings:
+        if stream.remarks:
             return cls()
         last_ns = max((part.max_ns for part in parts_of(stream.segments)), default=0)
         return cls(stream.incarnation, end_of(stream), last_ns)

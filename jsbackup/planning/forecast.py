@@ -16,7 +16,7 @@ from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import window_for
 from jsbackup.readable import count_are, format_count, format_seconds
-from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.manifest import FactKind, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, either, parts_of, parts_where
 from jsbackup.repository.read.losses import about_losses
 
@@ -185,12 +185,12 @@ def estimate_seconds(action: Action, target: Target) -> float:
 def about_messages(action: Action, target: Target) -> Iterator[Finding]:
     """Yield warnings: messages that were deleted before the backup, and what the target does to restored ones."""
     entry, config = action.entry, action.config
-    if entry.emptied:
+    if (emptied := entry.fact(FactKind.EMPTIED)) is not None:
         hint = "Restore it from that backup if you need these messages."
-        yield Finding(entry.name, Rule.EMPTIED, f"in this backup {entry.emptied}", hint)
-    if entry.lost_since:
+        yield Finding(entry.name, Rule.EMPTIED, f"in this backup {emptied.text}", hint)
+    if (lost_since := entry.fact(FactKind.LOST_SINCE)) is not None:
         hint = "Restore it from an earlier backup if you need these messages."
-        yield Finding(entry.name, Rule.SERVER_LOSS, f"when this backup was made, {entry.lost_since}", hint)
+        yield Finding(entry.name, Rule.SERVER_LOSS, f"when this backup was made, {lost_since.text}", hint)
     if lost := about_losses(entry.lost):
         hint = "Another backup may have them: see 'jsbackup show' and 'jsbackup history'."
         yield Finding(entry.name, Rule.SALVAGED, f"was read from a damaged store, and lacks {lost}", hint)

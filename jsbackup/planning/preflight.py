@@ -165,8 +165,7 @@ def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> 
 
     Raises as `find_absent`.
     """
-    stored = {stream.name: len(stream.segments) + len(stream.opaque) for stream in manifest.streams}
-    return list(find_absent(objects, _chosen(manifest, plan), stored))
+    return list(find_absent(objects, _chosen(manifest, plan)))
 
 
 @dataclass(frozen=True, slots=True)

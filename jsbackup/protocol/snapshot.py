@@ -33,6 +33,7 @@ from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
     SnapshotBusy,
+    TransferError,
     UnsupportedError,
     UsageError,
 )
@@ -253,7 +254,8 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         self._fail(failure if failure is error else failure.caused_by(error))
 
     def _ended_badly(self, status: HeaderStatus) -> NoReturn:
-        self._breach(f"the server ended it with status {status}")
+        error = TransferError(f"{self.what}: the server ended it with status {status}")
+        self._fail(error.with_facts(status=status.code))
 
 
 def _refusal(what: str, error: ApiError) -> JsBackupError:

@@ -28,7 +28,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import Document, DocumentFields, Documents, decode_document, encode_document
 from jsbackup.repository.manifest import BackupResult, BackupSummary, Manifest, summary_of
-from jsbackup.repository.manifest_json import later_source, noted, selection_from_json, selection_to_json
+from jsbackup.repository.manifest_json import selection_from_json, selection_to_json
 from jsbackup.stores.base import Data, ObjectInfo
 from jsbackup.times import parse_time
 
@@ -144,7 +144,12 @@ def _entry_to_json(entry: CatalogEntry) -> JsonObject:
         "imported": summary.imported,
         "transformed": summary.transformed,
         "selection": selection_to_json(summary.selection),
-        **noted(later_source(summary) | {"ended": summary.ended, "stored_bytes": summary.stored_bytes}),
+        "account_name": summary.account_name,
+        "api_prefix": summary.api_prefix,
+        "login": summary.login,
+        "profile": summary.profile,
+        "ended": summary.ended,
+        "stored_bytes": summary.stored_bytes,
         "size": entry.size,
         "sha256": entry.sha256,
         "previous": entry.previous,

@@ -104,7 +104,7 @@ class Inventory:
 
     @property
     def summaries(self) -> tuple[BackupSummary, ...]:
-        return _knowing_logins([entry.summary for entry in self.entries])
+        return tuple(entry.summary for entry in self.entries)
 
 
 def take_inventory(documents: Documents, wanted: Collection[str] | None = None) -> Inventory:
@@ -128,25 +128,6 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
         there = frozenset(one.id for one in unreadable)
         gaps = check_chain(Evidence({entry.id: entry for entry in entries}, there, catalog, witnessed=witnessed))
     return Inventory(tuple(entries), tuple(unreadable), warnings, tuple(gaps))
-
-
-def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, ...]:
-    """Add the login to backups of an unknown account (`origin.py`) that lack it.
-
-    Older tools did not record the login. If only one login is known for the same source, it was theirs too.
-    """
-    logins: dict[tuple[str, str | None, str | None], set[str]] = {}
-    for one in summaries:
-        if not one.account and one.login:
-            logins.setdefault((one.cluster, one.domain, one.api_prefix), set()).add(one.login)
-    if not logins:
-        return tuple(summaries)
-    found = []
-    for one in summaries:
-        known = logins.get((one.cluster, one.domain, one.api_prefix), set())
-        lacks = one.is_of_a_server and not one.account and not one.login and len(known) == 1
-        found.append(replace(one, login=next(iter(known))) if lacks else one)
-    return tuple(found)
 
 
 def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]]:
@@ -191,7 +172,8 @@ def tend_catalog(documents: Documents) -> bool:
     """Write a new catalog if the newest one does not cover many manifests. Returns whether it did.
 
     The number of uncovered manifests is first estimated from the store's times: usually a backup pays for two listings
-    only. If another process writes a catalog meanwhile, that one is used. Raises as `write_catalog`.
+    only. If another process writes a catalog meanwhile, that one is used. Raises IntegrityError, UnsupportedError,
+    KeyUnavailable and StoreError, for the reasons that `write_catalog` has.
     """
     with suppress(ObjectExists):
         return _tend(documents)
@@ -245,7 +227,8 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
 def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
     """Write another catalog if one names deleted backups again: a writer may have seen them before they were deleted.
 
-    `generation` is that of the catalog without them. Raises as `write_catalog`.
+    `generation` is that of the catalog without them. Raises IntegrityError, UnsupportedError, KeyUnavailable and
+    StoreError, for the reasons that `write_catalog` has.
     """
     catalogs = list_catalogs(documents).generations
     if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
@@ -357,36 +340,42 @@ def _is_due(uncovered: Sequence[ObjectInfo]) -> bool:
 
 
 def _look_up(
-    documents: Documents, catalog: Catalog | None, listed: Mapping[str, ObjectInfo]
+    documents: Documents,
+    catalog: Catalog | None,
+    listed: Mapping[str, ObjectInfo],
+    again: Collection[str] = (),
 ) -> tuple[list[CatalogEntry], list[UnreadableBackup]]:
-    """Return the backups of a listing, from the catalog or from their manifests, and those that cannot be read."""
+    """Return the backups of a listing, from the catalog or from their manifests, and those that cannot be read. The
+    manifests of `again` are read in any case.
+    """
     named = _by_id(catalog)
-    found = {backup: named[backup] for backup, info in listed.items() if _covers(named, backup, info)}
+    entries = {
+        backup: named[backup] for backup, info in listed.items() if _covers(named, backup, info) and backup not in again
+    }
     unreadable: list[UnreadableBackup] = []
-    for one in in_order([partial(_read, documents, backup) for backup in listed if backup not in found], _THREADS):
-        if isinstance(one, UnreadableBackup):
-            known = named.get(one.id)
-            unreadable.append(one if known is None else replace(one, summary=known.summary))
-        elif one is not None:
-            found[one.id] = one
-    return [found[backup] for backup in sorted(found)], unreadable
+    reads = [partial(_read, documents, backup, named.get(backup)) for backup in listed if backup not in entries]
+    for read in in_order(reads, _THREADS):
+        if isinstance(read, UnreadableBackup):
+            unreadable.append(read)
+        elif read is not None:
+            entries[read.id] = read
+    return [entries[backup] for backup in sorted(entries)], unreadable
 
 
-def _read(documents: Documents, backup: str) -> CatalogEntry | UnreadableBackup | None:
-    """Return a manifest as a catalog entry; None if it was forgotten since it was listed."""
+def _read(documents: Documents, backup: str, named: CatalogEntry | None) -> CatalogEntry | UnreadableBackup | None:
+    """Return a manifest as a catalog entry, which is `named` if it is the same; None if it was forgotten since it was
+    listed.
+    """
     key = layout.manifest_key(backup)
     try:
         stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
+        if named is not None and (named.size, named.sha256) == (stored.size, stored.sha256):
+            return named
         return entry_of(decode_manifest(stored.data, key), stored)
     except ObjectNotFound:
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
-        return UnreadableBackup(backup, error)
-
-
-# --- evidence ---
-#
-# Read from a repository what `manifest_chain.py` checks.
+        return UnreadableBackup(backup, error, None if named is None else named.summary)
 
 
 def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expect: str | None = None) -> list[Gap]:
@@ -409,44 +398,21 @@ def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expec
 def find_missing(documents: Documents) -> list[Gap]:
     """Return the backups whose manifests were removed or replaced by something else than jsbackup, oldest first.
 
-    Raises as `find_gaps`.
+    Raises:
+        KeyUnavailable: no key that opens documents was given.
+        StoreError: the store does not answer.
     """
     return [gap for gap in find_gaps(documents, wanted=()) if gap.backup]
 
 
 def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:
-    listed = _sizes_of_manifests(documents)
+    listed = _listed(documents)
     catalog, warnings, witnessed = read_catalogs(documents)
-    named = {entry.id: entry for entry in catalog.entries} if catalog else {}
-    known = {
-        backup: entry
-        for backup, size in listed.items()
-        if (entry := named.get(backup)) and entry.size == size and wanted is not None and backup not in wanted
-    }
-    reads = [
-        partial(_entry_or_damaged, documents, backup, named.get(backup)) for backup in listed if backup not in known
-    ]
-    found = list(in_order(reads, _THREADS))
-    present = known | {entry.id: entry for entry in found if isinstance(entry, CatalogEntry)}
-    damaged = frozenset(backup for backup in found if isinstance(backup, str))
-    witnesses = read_witnesses(documents, witnessed & (present.keys() - named.keys()))
+    entries, unreadable = _look_up(documents, catalog, listed, listed if wanted is None else wanted)
+    for backup in unreadable:
+        if isinstance(backup.error, KeyUnavailable):
+            raise backup.error
+    present = {entry.id: entry for entry in entries}
+    witnesses = read_witnesses(documents, witnessed & (present.keys() - _by_id(catalog).keys()))
+    damaged = frozenset(backup.id for backup in unreadable)
     return Evidence(present, damaged, catalog, warnings, witnessed, witnesses)
-
-
-def _sizes_of_manifests(documents: Documents) -> dict[str, int]:
-    found = ((layout.backup_id_of(info.key), info.size) for info in documents.list(layout.BACKUPS))
-    return {backup: size for backup, size in found if backup is not None}
-
-
-def _entry_or_damaged(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry | str | None:
-    """Return the entry of a manifest; its id if it is damaged, None if it was removed since it was listed."""
-    key = layout.manifest_key(backup)
-    try:
-        stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
-        if entry is not None and (entry.size, entry.sha256) == (stored.size, stored.sha256):
-            return entry
-        return entry_of(decode_manifest(stored.data, key), stored)
-    except ObjectNotFound:
-        return None
-    except (IntegrityError, UnsupportedError):
-        return backup

@@ -12,21 +12,20 @@ A stream's segments are a sequence: a tuple, or, if they are many, a list whose 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
+from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.objects import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef, StreamPageRef
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
 from jsbackup.times import parse_time
 
 __all__ = [
-    "EMPTIED",
-    "LOST_SINCE",
     "AnyRef",
     "ArchiveFormat",
     "BackupResult",
@@ -34,6 +33,8 @@ __all__ = [
     "Captured",
     "ConsumerBackup",
     "CopiedFrom",
+    "Fact",
+    "FactKind",
     "Losses",
     "LostSpan",
     "Manifest",
@@ -55,11 +56,6 @@ __all__ = [
     "summary_of",
     "total_of",
 ]
-
-
-# Beginnings of warnings about a stream that was purged, and about one whose server has lost messages.
-EMPTIED = "it has no messages any more, and had "
-LOST_SINCE = "the server has lost some of it since the last backup: "
 
 
 class BackupResult(StrEnum):
@@ -138,10 +134,6 @@ class Captured:
         """Return what was captured between two times (RFC 3339)."""
         return cls(totals.messages, totals.bytes, totals.first_seq, totals.last_seq, begun, ended)
 
-    def again(self, begun: str, ended: str) -> Captured:
-        """Return the same, captured between two other times. Faster than `replace`, for thousands of streams."""
-        return Captured(self.messages, self.bytes, self.first_seq, self.last_seq, begun, ended, self.extra)
-
 
 @dataclass(frozen=True, slots=True)
 class CopiedFrom:
@@ -190,16 +182,61 @@ class Losses:
         return bool(self.spans)
 
 
+class FactKind(StrEnum):
+    """What a backup found out about a stream. Later decisions depend on the kind, never on the sentence."""
+
+    EMPTIED = "emptied"  # all its messages were deleted, as may be meant
+    LOST_SINCE = "lost-since"  # the server has lost messages since the backup before
+    GONE = "gone"
+    PURGED = "purged"  # as emptied, where nothing is left of any other stream either
+    RECREATED = "recreated"  # it is another stream than the one that had the messages
+    NOT_CONTINUED = "not-continued"  # it is new, and nothing is left of what the backup has
+
+
+_SENTENCES = {
+    FactKind.EMPTIED: "it has no messages any more, and had {held}",
+    FactKind.LOST_SINCE: "the server has lost some of it since the last backup: {detail}",
+    FactKind.GONE: "{had}, and the server no longer has this stream",
+    FactKind.PURGED: "{had}, and has none now",
+    FactKind.RECREATED: "{had}, and is another stream now, {detail}",
+    FactKind.NOT_CONTINUED: "nothing is left of what backup {backup} has, and this stream alone is not a replacement",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact, and the `backup`, "" if not known, made at `made` (RFC 3339), in which the stream had that many
+    `messages`. `detail` are words about the present state.
+    """
+
+    kind: FactKind
+    backup: str = ""
+    made: str = ""
+    messages: int = 0
+    detail: str = ""
+    extra: Extra = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The sentence for people."""
+        held = f"{self.messages:,} in backup {self.backup}, made {self.made[:19]}Z"
+        had = f"it had {format_count(self.messages, 'message')} in" if self.messages else "it is in"
+        text = _SENTENCES[self.kind].format(
+            held=held, had=f"{had} backup {self.backup}", detail=self.detail, backup=self.backup
+        )
+        return f"{text} ({held})" if self.kind is FactKind.LOST_SINCE and self.backup else text
+
+
 @dataclass(frozen=True, slots=True)
 class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts may differ
     from the reported state, because messages arrive and expire meanwhile. An opaque stream has pieces instead of
-    segments. `read` is None if no server was read. `copied` has the sources whose position the server reported. `lost`
-    is what could not be read of a stream that was salvaged. `life` is "", or when the backup began which found that the
-    stream gives sequences again: after a restore in place, or if a server has lost its end. With it, name, incarnation
-    and sequence identify a message.
+    segments. No decision depends on a sentence in `warnings`. `read` is None if no server was read. `copied` has the
+    sources whose position the server reported. `lost` is what could not be read of a stream that was salvaged. `life`
+    is "", or when the backup began which found that the stream gives sequences again: after a restore in place, or if a
+    server has lost its end. With it, name, incarnation and sequence identify a message.
     """
 
     name: str
@@ -218,37 +255,20 @@ class StreamBackup:
     copied: tuple[CopiedFrom, ...] = ()
     lost: Losses = field(default_factory=Losses)
     life: str = ""
+    facts: tuple[Fact, ...] = ()
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
     def captured_again(
         self, begun: str, ended: str, archive_format: ArchiveFormat, read: Reading | None
     ) -> StreamBackup:
-        """Return the same, captured between two other times. Faster than `replace`, for thousands of streams."""
-        return StreamBackup(
-            self.name,
-            self.incarnation,
-            self.config,
-            self.created,
-            self.state,
-            self.captured.again(begun, ended),
-            archive_format,
-            self.digest,
-            self.segments,
-            self.consumers,
-            self.opaque,
-            self.warnings,
-            read,
-            self.copied,
-            self.lost,
-            self.life,
-            self.state_extra,
-            self.extra,
-        )
+        """Return the same, captured between two other times."""
+        captured = replace(self.captured, begun=begun, ended=ended)
+        return replace(self, captured=captured, archive_format=archive_format, read=read)
 
     @property
     def refs(self) -> Iterator[AnyRef]:
-        """All stored objects that it needs. Raises as iteration over `segments`."""
+        """All stored objects that it needs. Raises IntegrityError, KeyUnavailable or StoreError for a page of them."""
         yield from self.pages
         yield from self.segments
         yield from self.opaque
@@ -262,7 +282,7 @@ class StreamBackup:
 
     @property
     def pages(self) -> Iterator[PageRef]:
-        """The pages that list its segments, each before those that it lists. Raises as iteration over `segments`."""
+        """The pages that list its segments, each before those that it lists. Raises what `refs` raises."""
         return self.segments.pages() if isinstance(self.segments, SegmentList) else iter(())
 
     @property
@@ -277,17 +297,12 @@ class StreamBackup:
         return max(self.captured.last_seq, self.state.last_seq)
 
     @property
-    def emptied(self) -> str:
-        """The warning that its messages are gone, with the backup that had them; "" if there is none."""
-        return self._warning(EMPTIED)
+    def remarks(self) -> tuple[str, ...]:
+        """All that people should know of it: its facts in words, and its warnings."""
+        return (*(fact.text for fact in self.facts), *self.warnings)
 
-    @property
-    def lost_since(self) -> str:
-        """The warning that the server has lost messages of the backup before; "" if there is none."""
-        return self._warning(LOST_SINCE)
-
-    def _warning(self, beginning: str) -> str:
-        return next((one for one in self.warnings if one.startswith(beginning)), "") if self.warnings else ""
+    def fact(self, kind: FactKind) -> Fact | None:
+        return next((fact for fact in self.facts if fact.kind is kind), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +340,9 @@ class UnlistedStreams:
 class Source:
     """Where a backup comes from. Empty or None if the server did not say; never a URL or credentials.
 
-    `account` and the last fields are as in `origin.py`; `profile` is the one that the command ran with.
+    `account`, `account_name`, `api_prefix` and `login` are as in `origin.py`; `profile` is the one that the command ran
+    with. `imported` says of which kind the files were that were imported (`from`); `transformed` by which `options` the
+    backup was made from another one (`backup`), whose source this is otherwise.
     """
 
     server_version: str = ""
@@ -338,6 +355,13 @@ class Source:
     api_prefix: str | None = None
     login: str | None = None
     profile: str | None = None
+    imported: JsonObject | None = None
+    transformed: JsonObject | None = None
+
+    @property
+    def is_of_a_server(self) -> bool:
+        """Whether the backup was made from a server's streams, not from files or another backup."""
+        return self.imported is None and self.transformed is None
 
     def incarnation(self, name: str, created: str) -> str:
         """Return what identifies a stream of this source that was created then (`layout.incarnation`)."""
@@ -438,13 +462,12 @@ class BackupSummary:
     imported: str | None = None
     transformed: str | None = None
     selection: Selection = field(default_factory=Selection)
-    # Catalog entries of older tools lack these, so they do not count in comparisons.
-    account_name: str | None = field(default=None, compare=False)
-    api_prefix: str | None = field(default=None, compare=False)
-    login: str | None = field(default=None, compare=False)
-    profile: str | None = field(default=None, compare=False)
-    ended: str | None = field(default=None, compare=False)
-    stored_bytes: int | None = field(default=None, compare=False)
+    account_name: str | None = None
+    api_prefix: str | None = None
+    login: str | None = None
+    profile: str | None = None
+    ended: str | None = None
+    stored_bytes: int | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -465,6 +488,7 @@ def is_dated_ahead(created: str, now_ns: int) -> bool:
 def summary_of(manifest: Manifest) -> BackupSummary:
     names = {stream.name for stream in manifest.streams} | {skipped.name for skipped in manifest.skipped}
     pages = manifest.stream_pages  # whose streams may not have been read
+    imported, transformed = manifest.source.imported, manifest.source.transformed
     without_messages = all(stream.archive_format is ArchiveFormat.CONFIG for stream in manifest.streams)
     return BackupSummary(
         id=manifest.id,
@@ -477,8 +501,8 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         cluster=manifest.source.cluster,
         account=manifest.source.account,
         domain=manifest.source.domain,
-        imported=_imported(manifest.source.extra.get("imported")),
-        transformed=_transformed(manifest.source.extra.get("transformed")),
+        imported=None if imported is None else imported["from"],
+        transformed=None if transformed is None else " ".join(transformed["options"]),
         selection=manifest.selection
         or Selection(tuple(sorted(names)), config_only=bool(manifest.streams) and without_messages),
         account_name=manifest.source.account_name,
@@ -488,13 +512,3 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         ended=manifest.ended,
         stored_bytes=manifest.stored_bytes,
     )
-
-
-def _imported(value: object) -> str | None:
-    origin = value.get("from") if isinstance(value, dict) else None
-    return origin if isinstance(origin, str) else None
-
-
-def _transformed(value: object) -> str | None:
-    options = value.get("options") if isinstance(value, dict) else None
-    return " ".join(map(str, options)) if isinstance(options, list) else None

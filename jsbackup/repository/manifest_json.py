@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.model import JsonObject
@@ -29,7 +29,6 @@ from jsbackup.repository.manifest import (
     UnlistedStreams,
 )
 from jsbackup.repository.objects import StreamPageRef
-from jsbackup.repository.origin import OriginFields
 from jsbackup.repository.pages.stream_json import (
     reading_from_json,
     reading_to_json,
@@ -49,8 +48,6 @@ __all__ = [
     "decode_manifest",
     "encode_manifest",
     "is_sorted",
-    "later_source",
-    "noted",
     "read_named",
     "read_needed",
     "selection_from_json",
@@ -218,21 +215,20 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "source": _source_to_json(manifest.source),
         "tags": dict(manifest.tags),
         "previous": manifest.previous,
+        "previous_sha256": manifest.previous_sha256,
+        "ended": manifest.ended,
+        "stored_bytes": manifest.stored_bytes,
+        "selection": None if manifest.selection is None else selection_to_json(manifest.selection),
         "result": manifest.result,
         "streams": [] if manifest.stream_pages else [stream_to_json(stream) for stream in manifest.streams],
         "skipped": [{**s.extra, "name": s.name, "reason": s.reason} for s in manifest.skipped],
     }
-    if manifest.previous_sha256 is not None:
-        document["previous_sha256"] = manifest.previous_sha256
     if manifest.stream_pages:
         document["paged_streams"] = {
             **stream_pages_to_json(manifest.stream_pages),
             "sorted": is_sorted(manifest.streams),
             **captures_to_json(manifest.streams),
         }
-    if manifest.selection is not None:
-        document["selection"] = selection_to_json(manifest.selection)
-    document |= noted({"ended": manifest.ended, "stored_bytes": manifest.stored_bytes})
     return encode_document(document, f"manifest {manifest.id}")
 
 
@@ -300,8 +296,9 @@ def decode_manifest(
             raise next(iter(broken.values()))
         if ordered and not is_sorted(streams):
             paged.wrong("sorted", "true of its streams")
-        left_out = _left_out(stream_pages, broken) if broken else {}
-        manifest = replace(manifest, streams=streams, unread=unread, **left_out)
+        unlisted = tuple(UnlistedStreams(page, broken[page]) for page in stream_pages if page in broken)
+        result = BackupResult.PARTIAL if broken else manifest.result
+        manifest = replace(manifest, streams=streams, unread=unread, unlisted=unlisted, result=result)
         pages.note(stream_pages, manifest.id)
     names = [stream.name for stream in manifest.streams]
     if len(set(names)) != len(names):
@@ -309,34 +306,7 @@ def decode_manifest(
     return manifest
 
 
-def _left_out(pages: Sequence[StreamPageRef], broken: Mapping[StreamPageRef, IntegrityError]) -> dict[str, Any]:
-    lists = [UnlistedStreams(page, broken[page]) for page in pages if page in broken]
-    return {"result": BackupResult.PARTIAL, "unlisted": tuple(lists)}
-
-
 # --- the backup ---
-
-
-class _Sourced(OriginFields, Protocol):
-    """A `Source`, or a `BackupSummary`."""
-
-    @property
-    def profile(self) -> str | None: ...
-
-
-def later_source(source: _Sourced) -> JsonObject:
-    """Return the fields that sources and catalog entries have only if they are known."""
-    return {
-        "account_name": source.account_name,
-        "api_prefix": source.api_prefix,
-        "login": source.login,
-        "profile": source.profile,
-    }
-
-
-def noted(values: Mapping[str, object]) -> JsonObject:
-    """Return the values without those that are None. For fields that are newer than the format."""
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _source_to_json(source: Source) -> JsonObject:
@@ -347,11 +317,21 @@ def _source_to_json(source: Source) -> JsonObject:
         "account": source.account,
         "domain": source.domain,
         "context": source.context,
-        **noted(later_source(source)),
+        "account_name": source.account_name,
+        "api_prefix": source.api_prefix,
+        "login": source.login,
+        "profile": source.profile,
+        "imported": source.imported,
+        "transformed": source.transformed,
     }
 
 
 def _source(fields: DocumentFields) -> Source:
+    imported, transformed = fields.optional_fields("imported"), fields.optional_fields("transformed")
+    if imported is not None:
+        imported.text("from")
+    if transformed is not None:
+        transformed.texts("options")
     return Source(
         server_version=fields.text("server_version"),
         cluster=fields.text("cluster"),
@@ -362,6 +342,8 @@ def _source(fields: DocumentFields) -> Source:
         api_prefix=fields.optional_text("api_prefix"),
         login=fields.optional_text("login"),
         profile=fields.optional_text("profile"),
+        imported=None if imported is None else imported.value,
+        transformed=None if transformed is None else transformed.value,
         extra=fields.rest(),
     )
 
@@ -373,7 +355,7 @@ def selection_to_json(selection: Selection) -> JsonObject:
         "exclude": list(selection.exclude),
         "consumers": selection.consumers,
         "config_only": selection.config_only,
-        **({"allow_empty": True} if selection.allow_empty else {}),
+        "allow_empty": selection.allow_empty,
     }
 
 
@@ -383,7 +365,7 @@ def selection_from_json(fields: DocumentFields) -> Selection:
         exclude=fields.texts("exclude"),
         consumers=fields.boolean("consumers"),
         config_only=fields.boolean("config_only"),
-        allow_empty=fields.get("allow_empty") is not None and fields.boolean("allow_empty"),
+        allow_empty=fields.boolean("allow_empty"),
         extra=fields.rest(),
     )
 

@@ -129,7 +129,7 @@ class Repository:
         self.objects = Objects(
             store,
             access.sealing,
-            damaged=partial(read_damaged, self.documents, {}),
+            damaged=partial(read_damaged, self.documents),
             segment_bytes=descriptor.segment_bytes,
             compression=descriptor.compression,
         )

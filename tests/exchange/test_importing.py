@@ -136,7 +136,7 @@ def test_an_account_becomes_one_backup(tmp_path: Path, repository: Repository) -
     assert [stream.stream.name for stream in report.streams] == ["A", "B"]
     assert report.manifest is not None
     assert report.manifest.result is BackupResult.COMPLETE
-    assert report.manifest.source.extra["imported"]["from"] == "nats account backup"
+    assert report.manifest.source.imported["from"] == "nats account backup"
     assert str(tmp_path) not in repr(report.manifest)
 
 
@@ -438,5 +438,5 @@ def test_config_files_become_a_backup_without_messages(tmp_path: Path, repositor
         None,
     )
     assert report.manifest is not None
-    assert report.manifest.source.extra == {"imported": {"from": "config files"}}
+    assert report.manifest.source.imported == {"from": "config files"}
     assert list(verify_backup(repository.objects, report.manifest, Level.DATA)) == []

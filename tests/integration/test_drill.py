@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.repository import layout
-from jsbackup.repository.checks.ledger import DrillOutcome, read_drills
+from jsbackup.repository.checks.ledger import DrillOutcome, read_runs
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected, until_stored
@@ -54,7 +54,7 @@ async def _fill(url: str) -> None:
 
 
 def outcomes(repo: Path) -> list[DrillOutcome]:
-    return read_drills(Repository.open(LocalStore(repo)).documents, 10)
+    return read_runs(DrillOutcome, Repository.open(LocalStore(repo)).documents, 10)
 
 
 @pytest.mark.by_turns

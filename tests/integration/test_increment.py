@@ -26,7 +26,7 @@ from jsbackup.model import Fidelity
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.age import random_identity
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
-from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.manifest import ConsumerBackup, FactKind, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.new_backup import StoredStream
@@ -328,8 +328,7 @@ def test_a_stream_that_lost_its_end_and_went_on_is_read_whole(
     assert told["NOT_CONCERNED"][0] == ReadAs.INCREMENT
     for name, result in apart.items():
         check_equal(result, whole[name])
-        warned = [warning.startswith("the server has lost some of it") for warning in result.stream.warnings]
-        assert warned == ([] if name == "NOT_CONCERNED" else [True])
+        assert bool(result.stream.fact(FactKind.LOST_SINCE)) == (name != "NOT_CONCERNED")
 
 
 def test_a_host_that_cannot_read_the_backups_makes_increments(

@@ -28,7 +28,7 @@ from jsbackup.errors import RepositoryLocked
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, put_drill, put_verify
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, record_run
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
 from jsbackup.repository.keep.leases import Mode, Terms, acquire, commit
@@ -297,12 +297,12 @@ def check(month: Month, day: int, now: datetime) -> None:
         ok = VERIFIES[day]
         damaged = () if ok else (month.made[-1].id,)
         outcome = VerifyOutcome(moment, moment, ok, Level.OBJECTS, True, False, 1, len(damaged), (), damaged)
-        put_verify(documents, outcome, "tests", month.scene.random)
+        record_run(documents, outcome, "tests", month.scene.random)
     if day in DRILLS:
         newest = month.made[-1]
         created = format_time(int(newest.moment.timestamp()) * 10**9)
         code = 0 if DRILLS[day] else 14
-        put_drill(documents, DrillOutcome(moment, moment, not code, code, newest.id, created), "tests", bytes)
+        record_run(documents, DrillOutcome(moment, moment, not code, code, newest.id, created), "tests", bytes)
 
 
 def forget(month: Month, now: datetime) -> None:

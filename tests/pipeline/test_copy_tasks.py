@@ -284,8 +284,8 @@ def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp
         FIRST,
         {"x": "y"},
     )
-    assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename *=N*"], "cut": {}}}
-    assert replace(whole.source, extra={}) == source
+    assert whole.source.transformed == {"backup": FIRST, "options": ["--rename *=N*"], "cut": {}}
+    assert replace(whole.source, transformed=None) == source
     (made,) = _transformed(place, before, "A", renames=renames).streams
     assert (made.name, made.created, made.captured) == ("NA", a.created, a.captured)
     some = _transformed(place, before, "A", renames=renames)

@@ -73,7 +73,7 @@ def test_what_is_exported_comes_back(typed: Type, tmp_path: Path, kind: str) -> 
             "retention": "limits",
             "storage": "file",
         }
-    assert manifest.source.extra["imported"] == {"from": f"table ({kind})"}
+    assert manifest.source.imported == {"from": f"table ({kind})"}
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))

@@ -78,9 +78,19 @@ def test_a_catalog_comes_back(numbers: list[int], tags: dict[str, str], number: 
 
 
 def test_a_summary_from_a_catalog_is_that_of_the_manifest(store: MemoryStore) -> None:
-    extra = {"imported": {"from": "folder"}, "transformed": {"backup": "", "options": ["--mask x"], "cut": {}}}
-    later = {"account_name": "name", "api_prefix": "JS.API", "login": "00112233", "profile": "shop"}
-    source = Source("2.15.1", "cluster", "account", "domain", "context", extra, **later)
+    source = Source(
+        "2.15.1",
+        "cluster",
+        "account",
+        "domain",
+        "context",
+        account_name="name",
+        api_prefix="JS.API",
+        login="00112233",
+        profile="shop",
+        imported={"from": "folder"},
+        transformed={"backup": "", "options": ["--mask x"], "cut": {}},
+    )
     selection = Selection(("A", "B.*"), ("C",), consumers=False, config_only=True, allow_empty=True)
     manifest = replace(nth_manifest(3), source=source, result=BackupResult.PARTIAL, selection=selection)
     manifest = replace(manifest, ended="2026-11-21T01:45:07Z", stored_bytes=7, previous=None)

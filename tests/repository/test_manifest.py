@@ -23,6 +23,8 @@ from jsbackup.repository.manifest import (
     BackupResult,
     Captured,
     ConsumerBackup,
+    Fact,
+    FactKind,
     Losses,
     LostSpan,
     Manifest,
@@ -95,12 +97,24 @@ def full_manifest() -> Manifest:
             ),
             {"größe.1": 3},
         ),
+        facts=(
+            Fact(FactKind.EMPTIED, "20261120T014500Z-000000", "2026-11-20T01:45:00.5Z", 1234),
+            Fact(FactKind.LOST_SINCE, detail="it ends at 7 {sic}"),
+        ),
     )
     return Manifest(
         id="20261121T014500Z-1a2b3c",
         created="2026-11-21T01:45:00Z",
         tool="jsbackup 0.1.0",
-        source=Source("2.15.1", "C1", "A", "hub", "production"),
+        source=Source(
+            "2.15.1",
+            "C1",
+            "A",
+            "hub",
+            "production",
+            imported={"from": "nats account backup"},
+            transformed={"backup": "20261120T014500Z-000000", "options": ["--mask x"], "cut": {}},
+        ),
         result=BackupResult.PARTIAL,
         streams=(stream,),
         skipped=(SkippedStream("OTHER", "it is offline"),),
@@ -134,13 +148,41 @@ def test_a_full_manifest_comes_back() -> None:
     assert decode_manifest(encode_manifest(manifest), key_of(manifest)) == manifest
 
 
+def test_facts_are_sentences_for_people() -> None:
+    stream = full_manifest().streams[0]
+    had = "1,234 in backup 20261120T014500Z-000000, made 2026-11-20T01:45:00Z"
+    assert stream.remarks == (
+        f"it has no messages any more, and had {had}",
+        "the server has lost some of it since the last backup: it ends at 7 {sic}",
+        "something was odd",
+    )
+    seen = replace(stream.facts[0], kind=FactKind.LOST_SINCE, detail="its end")
+    assert seen.text == f"the server has lost some of it since the last backup: its end ({had})"
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "new"}, {"messages": -1}, {"made": None}])
+def test_a_fact_that_makes_no_sense_is_damage(wrong: dict[str, object]) -> None:
+    document = as_json(full_manifest())
+    document["streams"][0]["facts"][0] |= wrong
+    with pytest.raises(FormatError, match=next(iter(wrong))):
+        decode(document)
+
+
+@pytest.mark.parametrize(("key", "value"), [("imported", 1), ("imported", {}), ("transformed", {"options": "x"})])
+def test_a_source_that_makes_no_sense_is_damage(key: str, value: object) -> None:
+    document = as_json(full_manifest())
+    document["source"][key] = value
+    with pytest.raises(FormatError, match=key):
+        decode(document)
+
+
 def test_a_stream_that_is_captured_again_differs_by_that_alone() -> None:
     stream = copy.copy(full_manifest().streams[0])
     for name in ("copied", "state_extra", "extra"):
         object.__setattr__(stream, name, object())
     read = Reading(ReadAs.SNAPSHOT, "test")
     again = stream.captured_again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z", ArchiveFormat.V1, read)
-    captured = stream.captured.again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z")
+    captured = replace(stream.captured, begun="2026-11-22T00:00:00Z", ended="2026-11-23T00:00:00Z")
     assert again == replace(stream, captured=captured, archive_format=ArchiveFormat.V1, read=read)
 
 

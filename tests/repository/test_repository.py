@@ -233,7 +233,7 @@ def test_the_latest_backup_is_none_that_was_made_by_reshaping_unless_all_are(sto
     store_backup(repository, FIRST)
     manifest = repository.manifest(FIRST)
     done = {"backup": FIRST, "options": ["--mask", "x"]}
-    source = replace(manifest.source, extra={"transformed": done})
+    source = replace(manifest.source, transformed=done)
     repository.commit(replace(manifest, id=SECOND, source=source))
     assert repository.resolve("latest") == repository.find("latest").id == FIRST
     store.delete(layout.manifest_key(FIRST))

@@ -214,8 +214,8 @@ def show(
             "api_prefix": source.api_prefix,
             "profile": source.profile,
             "context": source.context,
-            "imported": source.extra.get("imported"),
-            "transformed": source.extra.get("transformed"),
+            "imported": source.imported,
+            "transformed": source.transformed,
         },
         "streams": [_shown_stream_json(stream, objects=shared.output.as_json) for stream in manifest.streams],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
@@ -304,7 +304,7 @@ def _consumer_row(stream: str, consumer: ConsumerBackup) -> tuple[str, ...]:
 
 
 def _warnings(streams: Iterable[StreamBackup]) -> Iterator[Said]:
-    return (Said("warning", stream.name, warning) for stream in streams for warning in stream.warnings)
+    return (Said("warning", stream.name, warning) for stream in streams for warning in stream.remarks)
 
 
 def _show_stream(
@@ -387,11 +387,10 @@ def _consumer_with_state(consumer: ConsumerBackup) -> JsonObject:
 
 
 def _source_text(source: Source) -> str:
-    transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
-    if isinstance(transformed, dict):
-        before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
-        return f"changed copy of {transformed.get('backup')} ({before})"
-    if not isinstance(imported, dict):
+    transformed, imported = source.transformed, source.imported
+    if transformed is not None:
+        return f"changed copy of {transformed.get('backup')} ({_source_text(replace(source, transformed=None))})"
+    if imported is None:
         named = f" ({source.account_name})" if source.account_name else ""
         by = f", profile {source.profile}" if source.profile else ""
         return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}{named}{by}"

@@ -71,7 +71,7 @@ class Finder:
 
         manifest, output = self.search(source), self.shared.output
         if self.search.is_latest and not self.silent:
-            of_it = f", of {origin_of(manifest.source).words}" if "imported" not in manifest.source.extra else ""
+            of_it = f", of {origin_of(manifest.source).words}" if manifest.source.imported is None else ""
             output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
         for note in self.choice.notes:
             output.note(f"note: {note}")

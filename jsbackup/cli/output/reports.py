@@ -190,7 +190,7 @@ def restored_stream_json(stream: RestoredStream, notes: Sequence[str]) -> JsonOb
 
 def stream_json(stream: StreamBackup) -> JsonObject:
     """Return a stream of `show --json`, which `backup --json` extends."""
-    from jsbackup.repository.pages.stream_json import losses_to_json
+    from jsbackup.repository.pages.stream_json import facts_to_json, losses_to_json
 
     return {
         "name": stream.name,
@@ -204,7 +204,8 @@ def stream_json(stream: StreamBackup) -> JsonObject:
         "archive_format": stream.archive_format,
         "read": None if stream.read is None else {"how": stream.read.how, "why": stream.read.why},
         "consumers": [consumer_json(consumer) for consumer in stream.consumers],
-        "warnings": list(stream.warnings),
+        "warnings": list(stream.remarks),
+        "facts": facts_to_json(stream.facts),
         "lost": losses_to_json(stream.lost) if stream.lost else None,
     }
 

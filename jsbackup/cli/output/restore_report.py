@@ -71,7 +71,7 @@ def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject
     manifest, search = finder.choice.manifest, finder.search
     chosen = f"{manifest.result}, made {_second(manifest.created)}"
     if search.is_latest:
-        of = "" if "imported" in manifest.source.extra else f", of {origin_of(manifest.source).words}"
+        of = "" if manifest.source.imported is not None else f", of {origin_of(manifest.source).words}"
         chosen = f"the latest, {chosen}{of}"
     elif search.text != manifest.id:
         chosen = f"the one that {search.text} names, {chosen}"

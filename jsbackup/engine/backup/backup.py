@@ -60,10 +60,11 @@ from jsbackup.readable import format_count
 from jsbackup.repository.checks.verify_run import lost_readers
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
-    EMPTIED,
     ArchiveFormat,
     BackupResult,
     BackupSummary,
+    Fact,
+    FactKind,
     Manifest,
     Selection,
     Source,
@@ -124,7 +125,7 @@ def find_unchanged(
             before,
             config=stored_config(info.config),
             state=info.state,
-            captured=before.captured.again(begun, ended),
+            captured=replace(before.captured, begun=begun, ended=ended),
             archive_format=ArchiveFormat.MESSAGES,
             consumers=(),  # it had none, or none are asked for
             read=AT_REST,
@@ -138,7 +139,7 @@ def _is_unchanged(info: StreamInfo, before: StreamBackup, *, with_consumers: boo
     return (
         info.created == before.created
         and before.archive_format not in (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
-        and not (info.lost or state.deleted or before.warnings or before.copied)
+        and not (info.lost or state.deleted or before.remarks or before.copied)
         and not (with_consumers and (state.consumers or before.consumers))
         and not about_leftover(info.config)
         and (has_same_ends(before, state) or _is_as_empty(before, state))
@@ -152,8 +153,6 @@ def _is_as_empty(before: StreamBackup, state: StreamState) -> bool:
 _log = logging.getLogger(__name__)
 
 _LOOKED_AT = 8
-_NOTHING_LEFT = "nothing is left of what backup"
-_ANOTHER = "is another stream now"
 
 
 def find_vanished(
@@ -192,12 +191,12 @@ def find_vanished(
     lost = {name: why for name, why in reasons.items() if why and not restores.took_back(origin, name, since)}
     if not lost:
         return results, (), ""
-    others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is not a replacement"
-    marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
-    gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
+    others = Fact(FactKind.NOT_CONTINUED, before.id)
+    marked = [replace(_with_fact(one, lost.get(one.stream.name, others)), incomplete=True) for one in results]
+    gone = [Failure(name, IncompleteError(why.text)) for name, why in sorted(lost.items()) if name not in now]
     note = (
-        f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if "
-        "that is meant, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
+        f"nothing is left of what backup {before.id} has: check whether the server has lost its streams or is a "
+        "different one; if that is meant, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
     )
     return marked, tuple(gone), note
 
@@ -215,44 +214,39 @@ def warn_emptied(
         for now in empty
         if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not empties_itself(now.config)
     ]
-    why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
-    held = _last_held(repository, {one.name: one for one in before if one.captured.messages})
-    why.update((name, f"{EMPTIED}{last}") for name, last in held.items())
-    return [_with_warning(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
+    facts = _last_held(repository, {one.name: one for one in before if one.captured.messages}, FactKind.EMPTIED)
+    still = ((one.name, one.fact(FactKind.EMPTIED)) for one in before if not one.captured.messages)
+    facts |= {name: fact for name, fact in still if fact is not None}
+    return [_with_fact(one, facts[one.stream.name]) if one.stream.name in facts else one for one in results]
 
 
 def with_last_backups(
     repository: Repository, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
 ) -> list[StoredStream]:
-    """Return the results; where the server has lost messages of a stream, its warning names the backup that has them.
+    """Return the results; where the server has lost messages of a stream, that fact names the backup that has them.
 
     `earlier` as in `warn_emptied`. Raises StoreError.
     """
-    lossy = {one.stream.name: one.stream.lost_since for one in results if one.stream.lost_since}
-    if not lossy:
-        return [*results]
-    held = _last_held(repository, {name: earlier[name] for name in lossy if name in earlier})
-
-    def named(result: StoredStream) -> StoredStream:
-        stream = result.stream
-        if (before := held.get(stream.name)) is None:
-            return result
-        warnings = (f"{one} ({before})" if one == stream.lost_since else one for one in stream.warnings)
-        return replace(result, stream=replace(stream, warnings=tuple(warnings)))
-
-    return [named(one) for one in results]
+    lossy = {one.stream.name: fact for one in results if (fact := one.stream.fact(FactKind.LOST_SINCE)) is not None}
+    before = {name: earlier[name] for name in lossy if name in earlier}
+    held = _last_held(repository, before, FactKind.LOST_SINCE)
+    named = {name: replace(fact, detail=lossy[name].detail) for name, fact in held.items()}
+    return [
+        replace(one, stream=replace(one.stream, facts=(named[one.stream.name],))) if one.stream.name in named else one
+        for one in results
+    ]
 
 
-def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> dict[str, str]:
-    """Return for each stream which backup has it in this state, and with how many messages."""
-    held: dict[str, str] = {}
+def _last_held(repository: Repository, streams: Mapping[str, StreamBackup], kind: FactKind) -> dict[str, Fact]:
+    """Return a fact for each stream that says which backup has it in this state, and with how many messages."""
+    held: dict[str, Fact] = {}
     for backup in reversed(repository.backups()) if streams else ():
         manifest = _manifest(repository, backup)
         if manifest is None:
             continue
         for one in manifest.streams:
             if one.name in streams and one.name not in held and one.captured == streams[one.name].captured:
-                held[one.name] = f"{one.captured.messages:,} in backup {backup}, made {manifest.created[:19]}Z"
+                held[one.name] = Fact(kind, backup, manifest.created, one.captured.messages)
         if held.keys() == streams.keys():
             break
     return held
@@ -309,36 +303,29 @@ def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
 
 def _goes_on(earlier: StreamBackup | None) -> bool:
     """Return whether a stream's last backup was made before everything was lost."""
-    return earlier is not None and not any(
-        _NOTHING_LEFT in warning or _ANOTHER in warning for warning in earlier.warnings
-    )
+    breaks = (FactKind.NOT_CONTINUED, FactKind.RECREATED)
+    return earlier is not None and not any(fact.kind in breaks for fact in earlier.facts)
 
 
 def _has_old(now: StreamBackup, before: Manifest) -> bool:
     return bool(now.captured.messages) and now.state.first_ns <= parse_time(before.created)
 
 
-def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> str:
-    """Return why the stream may have been lost; "" if it is fine."""
-    messages = had.captured.messages
-    held = f"it had {format_count(messages, 'message')} in backup {backup}" if messages else f"it is in backup {backup}"
-    if found is None:
-        return f"{held}, and the server no longer has this stream"
-    now = found.stream
+def _why_missed(had: StreamBackup, stored: StoredStream | None, backup: str) -> Fact | None:
+    """Return why the stream may have been lost; None if it is fine."""
+    fact = Fact(FactKind.GONE, backup, messages=had.captured.messages)
+    if stored is None:
+        return fact
+    now, count = stored.stream, stored.stream.captured.messages
     if now.created != had.created or now.state.last_seq < had.state.last_seq:
-        count = now.captured.messages
         holds = f"with {format_count(count, 'message')}" if count else "without messages"
-        return f"{held}, and {_ANOTHER}, {holds}"
+        return replace(fact, kind=FactKind.RECREATED, detail=holds)
     # If our clock is behind the server's, old messages seem newer than the backup that has them.
-    return "" if now.captured.messages or empties_itself(now.config) else f"{held}, and has none now"
+    return None if count or empties_itself(now.config) else replace(fact, kind=FactKind.PURGED)
 
 
-def _warned(result: StoredStream, why: str) -> StoredStream:
-    return replace(_with_warning(result, why), incomplete=True)
-
-
-def _with_warning(result: StoredStream, why: str) -> StoredStream:
-    return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, why)))
+def _with_fact(result: StoredStream, fact: Fact) -> StoredStream:
+    return replace(result, stream=replace(result.stream, facts=(*result.stream.facts, fact)))
 
 
 _LOSS_HINT = (
@@ -487,7 +474,7 @@ def finish_backup(
         manifest = with_streams(manifest, results, failures)
     damaged = [failure.name for failure in failures if is_damage(failure.error)]
     damaged += [one.stream.name for one in results if one.stream.lost]
-    lossy = [one.stream.name for one in results if one.stream.lost_since]
+    lossy = [one.stream.name for one in results if one.stream.fact(FactKind.LOST_SINCE)]
     notes += (f"{', '.join(lossy)}: {_LOSS_HINT}",) if lossy else ()
     notes += () if results or failures else ("no stream was backed up: there are none, or all are left out",)
     if damaged:

@@ -13,7 +13,7 @@ from jsbackup.engine.link.source import KnownAccount
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.repository.checks.ledger import RestoreNote, read_restores
+from jsbackup.repository.checks.ledger import MOST_RUNS, RestoreNote, read_runs
 from jsbackup.repository.document import Documents
 from jsbackup.repository.manifest import BackupSummary
 from jsbackup.repository.origin import Origin
@@ -57,7 +57,7 @@ class RecordedRestores:
     def took_back(self, origin: Origin, stream: str, since: str) -> bool:
         """Return whether a stream was restored to an earlier state after a moment (RFC 3339). Raises StoreError."""
         if self._notes is None:
-            self._notes = read_restores(self._documents)
+            self._notes = read_runs(RestoreNote, self._documents, MOST_RUNS)
         notes = (note for note in self._notes if note.origin == origin and stream in note.streams)
         return any(parse_time(note.ended) > parse_time(since) for note in notes)
 

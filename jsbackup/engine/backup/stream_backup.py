@@ -61,9 +61,10 @@ from jsbackup.planning.interrupted import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
-    LOST_SINCE,
     ArchiveFormat,
     Captured,
+    Fact,
+    FactKind,
     Losses,
     LostSpan,
     ReadAs,
@@ -259,8 +260,8 @@ async def capture_stream(
             if lost := lost or capture.loss:
                 stored = replace(stored, goes_back=True)
                 if not await in_thread(capture.was_restored):
-                    warnings = (f"{LOST_SINCE}{lost}", *stored.warnings)
-                    stored = replace(stored, warnings=warnings, incomplete=True)
+                    facts = (Fact(FactKind.LOST_SINCE, detail=lost),)
+                    stored = replace(stored, facts=facts, incomplete=True)
     return replace(stored, created=capture.created)
 
 
@@ -653,6 +654,7 @@ async def back_up_stream(
         consumers=tuple(store_consumer(repository.objects, folder, as_backed_up(item)) for item in known),
         opaque=stored.opaque,
         warnings=tuple(warnings),
+        facts=stored.facts,
         read=stored.read,
         lost=stored.lost,
         life=format_time(begun_ns) if stored.goes_back else previous.life if previous is not None else "",

@@ -69,7 +69,7 @@ from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.progress import Progress
 from jsbackup.readable import format_count, in_short
-from jsbackup.repository.checks.ledger import DrilledStream, DrillOutcome, FailedStream, put_drill
+from jsbackup.repository.checks.ledger import DrilledStream, DrillOutcome, FailedStream, record_run
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup, summary_of
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.latest import find_unselected
@@ -342,14 +342,14 @@ class DrillRun:
             server=self.server.version,
             nodes=self.nodes,
             everything=everything,
-            origin=None if "imported" in manifest.source.extra else origin_of(manifest.source),
+            origin=None if manifest.source.imported is not None else origin_of(manifest.source),
         )
 
     def _record(self, outcome: DrillOutcome) -> DrillOutcome:
         """Record an outcome that ends now, and return it."""
         outcome = replace(outcome, ended=format_time(self.now_ns()))
         try:
-            put_drill(self.repository.documents, outcome, TOOL, self.random)
+            record_run(self.repository.documents, outcome, TOOL, self.random)
         except (KeyUnavailable, StoreError) as error:
             self.note(f"status will not know of this drill: {error.message}")
         return outcome

@@ -27,12 +27,12 @@ from jsbackup.config import Glob
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.checks.ledger import DrillOutcome, VerifyOutcome, read_runs
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verify_run import check_readers, check_writers
 from jsbackup.repository.crypto.readers import Flaw
 from jsbackup.repository.inventory import Inventory, UnreadableBackup, find_missing
-from jsbackup.repository.keep.damage import known_damage
+from jsbackup.repository.keep.damage import LostObjects, known_damage
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, is_gone, list_leases, read_lease
 from jsbackup.repository.keep.prune import Marks, read_marks
 from jsbackup.repository.keep.retention import TagRule
@@ -46,9 +46,8 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     is_dated_ahead,
 )
-from jsbackup.repository.objects import AnyRef, PageRef
 from jsbackup.repository.origin import Origin, origin_of
-from jsbackup.repository.pages.segment_list import parts_of, size_of
+from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.read.sources import Grouping, counts, group_of, hollow_backups
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import FiniteStore, Store
@@ -176,7 +175,7 @@ def with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -
         line,
         streams=tuple(_size_of(stream) for stream in newest.streams),
         skipped=newest.skipped,
-        warned=tuple(s.name for s in newest.streams if s.warnings) if newest.result is BackupResult.PARTIAL else (),
+        warned=tuple(s.name for s in newest.streams if s.remarks) if newest.result is BackupResult.PARTIAL else (),
         new=tuple(sorted(names - known - skipped_before)),
         gone=tuple(sorted(known - names - skipped)),
         complete_streams=() if complete is None else tuple(stream.name for stream in complete.streams),
@@ -323,8 +322,8 @@ def take_status(
         others=others,
         ahead=ahead,
         unreadable=inventory.unreadable,
-        verifies=tuple(read_verifies(repository.documents, _MOST_CHECKS)),
-        drills=tuple(read_drills(repository.documents, _MOST_CHECKS)),
+        verifies=tuple(read_runs(VerifyOutcome, repository.documents, _MOST_CHECKS)),
+        drills=tuple(read_runs(DrillOutcome, repository.documents, _MOST_CHECKS)),
         stored=replace(stored, interrupted_runs=runs),
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
         warnings=(*inventory.warnings, *unknown),
@@ -372,32 +371,11 @@ def _manifest(repository: Repository, backup: str) -> Manifest | None:
 def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[int, int]) -> dict[str, int]:
     """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile.
 
-    `sizes` are by the hash of the key. A page that several backups share is read once. What a page lists is not counted
-    if the page cannot be read.
+    `sizes` are by the hash of the key.
     """
-    known: dict[str, int] = {}
-    counts = {
-        backup: sum(_lost_in(repository, stream, sizes, known) for stream in manifest.streams)
-        for backup, manifest in manifests.items()
-        if manifest is not None
-    }
+    lost = LostObjects(repository, lambda ref: sizes.get(hash(ref.key)) != ref.size)
+    counts = {backup: lost.count(manifest) for backup, manifest in manifests.items() if manifest is not None}
     return {backup: count for backup, count in counts.items() if count and _manifest(repository, backup) is not None}
-
-
-def _lost_in(repository: Repository, stream: StreamBackup, sizes: Mapping[int, int], known: dict[str, int]) -> int:
-    def lost(ref: AnyRef) -> int:
-        missing = int(sizes.get(hash(ref.key)) != ref.size)
-        if missing or not isinstance(ref, PageRef):
-            return missing
-        if ref.key not in known:
-            try:
-                known[ref.key] = sum(map(lost, repository.pages.read(ref)))
-            except (IntegrityError, UnsupportedError):
-                known[ref.key] = 1
-        return known[ref.key]
-
-    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
-    return sum(map(lost, (*parts_of(stream.segments), *stream.opaque, *pending)))
 
 
 def _most_listed(manifests: Iterable[Manifest | None]) -> int:

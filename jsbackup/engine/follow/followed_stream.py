@@ -125,7 +125,7 @@ def as_before(entry: StreamBackup, look: Look, now: str) -> StoredStream:
         state=entry.state if state == entry.state else state,
         consumers=consumers,
         warnings=warnings,
-        captured=entry.captured.again(_begun(look.at_ns), now),
+        captured=replace(entry.captured, begun=_begun(look.at_ns), ended=now),
         archive_format=entry.archive_format if kept else ArchiveFormat.MESSAGES,
         read=entry.read if kept else AT_REST,
     )
@@ -138,7 +138,7 @@ def as_described(entry: StreamBackup, look: Look, now: str) -> StoredStream | No
     """
     inventory = look.consumers
     some = inventory is not None and (inventory.entries or inventory.missing or inventory.offline)
-    if some or look.silent or entry.consumers or entry.warnings or entry.read is not AT_REST:
+    if some or look.silent or entry.consumers or entry.remarks or entry.read is not AT_REST:
         return None
     again = entry.captured_again(_begun(look.at_ns), now, entry.archive_format, entry.read)
     return StoredStream(again, len(entry.segments))
@@ -474,7 +474,7 @@ class Followed:
                         self._deleted.note(now.state, now.deleted or ())
                     segments = await in_thread(self._repository.listed, joined.segments)
                     stream = followed_on(entry, look, now, segments=segments, ended=format_time(self._run.clock_ns()))
-                    return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.warnings))
+                    return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.remarks))
             except (TransferError, NatsTimeout) as error:
                 if attempt == _ATTEMPTS or not self._js.link.connected:
                     raise

@@ -71,7 +71,7 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, OpaqueRef, Reading, SegmentRef
+from jsbackup.repository.manifest import ArchiveFormat, Fact, Losses, LostSpan, OpaqueRef, Reading, SegmentRef
 from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import overwritten
@@ -120,7 +120,7 @@ def is_salvageable(error: JsBackupError) -> bool:
 def is_damage(error: JsBackupError) -> bool:
     """Return whether this error of a snapshot most likely comes from a damaged store, not from the connection."""
     if isinstance(error, TransferError):
-        return f"status {_FAILED}" in error.message
+        return error.facts.get("status") == _FAILED
     return is_salvageable(error) and not isinstance(error, (NatsTimeout, SnapshotBusy))
 
 
@@ -381,6 +381,7 @@ class Stored:
     reused: int = 0
     stored_bytes: int = 0
     warnings: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
     incomplete: bool = False  # something is missing; the warnings say what
     lost: Losses = field(default_factory=Losses)
     created: str = ""  # of the stream that was read (RFC 3339 as the server writes it)

@@ -117,7 +117,7 @@ async def _later(js: JetStream, entry: StreamBackup, there: StreamInfo) -> LeftO
     sequences again.
     """
     state, then = there.state, entry.state
-    if not _is_same(entry, there) or entry.warnings or state.first_seq < then.first_seq:
+    if not _is_same(entry, there) or entry.remarks or state.first_seq < then.first_seq:
         return None
     if state.last_seq < entry.last_seq or entry.captured.last_seq != then.last_seq:
         return None

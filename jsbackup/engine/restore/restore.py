@@ -47,7 +47,7 @@ from jsbackup.planning.preflight import (
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import Listed
 from jsbackup.planning.stored_facts import Planning
-from jsbackup.repository.checks.ledger import RestoreNote, note_restore
+from jsbackup.repository.checks.ledger import RestoreNote, record_run
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import Origin, origin_of
@@ -342,7 +342,10 @@ def _note_restore(
     streams = tuple(action.name for action in plan.actions if action.name not in left)
     note = RestoreNote(now, now, not left, plan.backup, origin, streams)
     try:
-        return note_restore(repository.documents, note, TOOL, run.random, instead_of=instead_of)
+        key = record_run(repository.documents, note, TOOL, run.random)
+        if instead_of:
+            repository.documents.delete(instead_of)
+        return key
     except (KeyUnavailable, StoreError) as error:
         _log.warning(
             "the repository cannot note this restore (%s): the next backup may call messages lost that it took back",

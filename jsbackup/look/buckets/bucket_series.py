@@ -39,7 +39,6 @@ __all__ = [
 
 
 _THREADS = 6
-_MADE = {"imported", "transformed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class BucketSeries:
     @cached_property
     def _earlier(self) -> Continued | None:
         """What the state in `before` is good for; None if the later backup lacks messages that came in between."""
-        if self.before is None or self.after.removals.copied or self.before.stream.warnings:
+        if self.before is None or self.after.removals.copied or self.before.stream.remarks:
             return None
         end = end_of(self.before.stream)
         if self._last_gap > end or self._diverged(self.before, end):
@@ -141,7 +140,7 @@ def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> Buc
     """
     before: KeyValueBucket | None = None
     after = bucket
-    if not _MADE & bucket.manifest.source.extra.keys():
+    if bucket.manifest.source.is_of_a_server:
         tasks = [partial(_bucket_in, repository, bucket, backup) for backup in repository.backups()]
         known = [one for one in in_order(tasks, _THREADS) if one is not None]
         knowing = [one for one in known if is_known(one.manifest, one.stream, at)]
@@ -162,7 +161,7 @@ def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> Key
         entry is None
         or entry.incarnation != like.stream.incarnation
         or not entry.archive_format.has_messages
-        or _MADE & manifest.source.extra.keys()
+        or not manifest.source.is_of_a_server
         or origin_of(manifest.source) != origin_of(like.manifest.source)
     ):
         return None

@@ -213,7 +213,7 @@ class Removals:
             value = config.get(name)
             return value if isinstance(value, int) and value > 0 else 0
 
-        copied = bool(config.get("mirror") or config.get("sources") or "transformed" in manifest.source.extra)
+        copied = bool(config.get("mirror") or config.get("sources") or manifest.source.transformed is not None)
         by_ttl, by_hand = bool(config.get("allow_msg_ttl")), not config.get("deny_delete")
         by_readers = config.get("retention", "limits") != "limits"
         return cls(

@@ -346,7 +346,7 @@ def _manifest(plan: ChangedCopyPlan, new: NewBackup, made: Sequence[Made]) -> Ma
     if (obfuscation := plan.options.reshape.obfuscation) is not None:
         skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
     manifest = new.manifest([one.stored for one in made])
-    incomplete = skipped or any(one.stored.stream.warnings for one in made)
+    incomplete = skipped or any(one.stored.stream.remarks for one in made)
     return replace(manifest, result=before.result if incomplete else BackupResult.COMPLETE, skipped=skipped)
 
 
@@ -356,4 +356,4 @@ def _source(plan: ChangedCopyPlan) -> Source:
     if options.reshape.obfuscation is not None:  # without the values of options, which name streams and subjects
         done["options"] = list(dict.fromkeys(word.partition(" ")[0] for word in options.words))
         return obfuscated_source(before.source, done)
-    return replace(before.source, extra={**before.source.extra, "transformed": done})
+    return replace(before.source, transformed=done)

@@ -108,7 +108,7 @@ def commit_streams(
     """Commit a backup of streams that are stored one after the other."""
     made = NewBackup(
         run.repository,
-        source=Source(extra={"imported": {"from": origin}}),
+        source=Source(imported={"from": origin}),
         begun_ns=time.time_ns(),
         clock_ns=time.time_ns,
         random=run.random,

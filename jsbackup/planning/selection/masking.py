@@ -188,7 +188,7 @@ def obfuscated_entry(entry: StreamBackup, names: ObfuscatedNames) -> StreamBacku
     return replace(
         entry,
         consumers=tuple(map(_consumer, entry.consumers)),
-        warnings=("what was backed up was not complete",) if entry.warnings else (),
+        warnings=("what was backed up was not complete",) if entry.remarks else (),
         read=None,
         copied=tuple(_copied(one, names) for one in entry.copied),
         lost=Losses(tuple(replace(span, cause="lost", subjects=(), extra={}) for span in entry.lost.spans)),
@@ -211,7 +211,7 @@ def _copied(one: CopiedFrom, names: ObfuscatedNames) -> CopiedFrom:
 
 def obfuscated_source(source: Source, done: JsonObject) -> Source:
     """Return where an obfuscated backup comes from: the release of the server, and what was `done`."""
-    return Source(server_version=source.server_version, extra={"transformed": done})
+    return Source(server_version=source.server_version, transformed=done)
 
 
 def obfuscated_skipped(skipped: Iterable[SkippedStream], names: ObfuscatedNames) -> Iterator[SkippedStream]:

@@ -132,7 +132,7 @@ def _ends_early(found: Finding | Literal["unknown"]) -> bool:
 
 def is_imported(manifest: Manifest) -> bool:
     """Return whether the backup was imported from files, so that its time says nothing about its streams."""
-    return "imported" in manifest.source.extra
+    return manifest.source.imported is not None
 
 
 def naming_nearest(finding: Finding, nearest: Nearest) -> Finding:

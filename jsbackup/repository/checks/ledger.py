@@ -1,5 +1,8 @@
 """What checks came to, as the repository records it: what was verified when and what is damaged, so that partial runs
 cover everything in time and backups do not build on damage; and the outcome of each verify, drill and restore.
+
+All of these are documents, so signed and encrypted where manifests are. They are hints: one that cannot be read is
+passed over. Only `forget`, which deletes, insists on knowing what is damaged (`keep/damage.py`).
 """
 
 from __future__ import annotations
@@ -7,16 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from heapq import nlargest
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from jsbackup.errors import (
     FormatError,
     IntegrityError,
-    JsBackupError,
     KeyUnavailable,
     ObjectNotFound,
     StoreError,
@@ -35,9 +36,8 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MOST_NAMED",
     "MOST_RECORDS",
+    "MOST_RUNS",
     "RECENT_DAYS",
-    "RECORD_FEATURES",
-    "RECORD_VERSION",
     "AtMost",
     "Coverage",
     "DrillOutcome",
@@ -52,66 +52,132 @@ __all__ = [
     "choose_portion",
     "cover",
     "damage_on_record",
-    "note_restore",
-    "objects_of",
-    "put_drill",
-    "put_verify",
     "read_damaged",
-    "read_drills",
     "read_findings",
-    "read_restores",
-    "read_verifies",
+    "read_runs",
+    "record_run",
     "remember",
     "remember_damaged",
 ]
 
-
-# --- damaged ---
-#
-# Which objects the last `verify` found damaged, so that backups do not build on them.
-#
-# Like all records of what was verified this is a hint: with it, a backup stores again what may be
-# intact; without it, a backup goes on as if nothing were damaged. Only `forget`, which deletes, insists on it
-# (`keep/damage.py`). Damaged objects have a record of their own, so that a backup reads nothing here while all objects
-# are sound. It says in which folders they are: other streams go on as if nothing were damaged.
-
 _log = logging.getLogger(__name__)
 
-RECORD_VERSION = 1
-RECORD_FEATURES: frozenset[str] = frozenset()
+_FORMAT_VERSION = 1
+
+Random = Callable[[int], bytes]
+"""Returns that many random bytes."""
+
+
+def _put(documents: Documents, key: str, body: JsonObject, tool: str) -> None:
+    frame: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool}
+    documents.put(key, encode_document({**frame, **body}, key))
+
+
+def _get(documents: Documents, key: str, most_bytes: int) -> DocumentFields:
+    fields = decode_document(documents.get(key, most_bytes), key)
+    fields.version(_FORMAT_VERSION, frozenset())
+    return fields
+
+
+# --- objects ---
+#
+# What was verified when, and what was found damaged.
+#
+# A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for damaged objects: apart, so that a
+# backup reads nothing here while all objects are sound. A row lists objects (ids of `objects.py`, joined, in base64)
+# that had the same result at the same time: sound or damaged, at which level. For damaged ones that is the least deep
+# level that finds it, and their folder is named: streams in others go on as if nothing were damaged. 200,000 objects
+# take 3.2 MB at one level.
+#
+#     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64, "folder": of damaged ones}
+#
+# A run reads all records (one of each kind, unless runs overlapped), adds its results, puts new records and deletes
+# those that it has read. Overlapping runs are harmless: the next one finds more records and merges them.
+#
+# A damaged record is ignored, so its objects are checked again; a time in the future, or before the object was stored,
+# counts as never. Objects recorded as damaged are checked in every run. In a plain repository, anybody who can write
+# records can also write backups.
+
+RECENT_DAYS = 31
 MAX_RECORD_BYTES = 64 << 20
 # Limits how much a hostile store can make us read.
 MOST_RECORDS = 100
+
 _MOST_TRIES = 5
+_NS = 1_000_000_000
+_DAY_SECONDS = 86_400
+
+# Beyond this the oldest are dropped, and checked again: 64 TiB of full segments, 32 MB of JSON if at both levels.
+_MOST_OBJECTS = 1_000_000
+
+_LEVELS = (Level.OBJECTS, Level.DATA)
 
 
-def read_damaged(documents: Documents, known: dict[str, Mapping[bytes, str]] | None = None) -> Mapping[bytes, str]:
+class Damage(NamedTuple):
+    """When an object was last found damaged (Unix seconds), the least deep level that finds it, and its folder."""
+
+    at_seconds: int
+    level: Level
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Objects by level, with the time of their newest check (Unix seconds), and damaged ones. There are none for level
+    manifest.
+    """
+
+    sound: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: {level: {} for level in _LEVELS})
+    damaged: dict[bytes, Damage] = field(default_factory=dict)
+
+    def add_sound(self, level: Level, objects: Iterable[bytes], at_seconds: int) -> None:
+        times = self.sound[level]
+        for name in objects:
+            times[name] = max(at_seconds, times.get(name, 0))
+
+    def add_damaged(self, level: Level, objects: Mapping[bytes, str], at_seconds: int) -> None:
+        """Add objects with their folders. One that was found damaged at two levels is sound only by the deeper one."""
+        for name, folder in objects.items():
+            damage = self.damaged.get(name, Damage(at_seconds, level, folder))
+            deeper = max(level, damage.level, key=_LEVELS.index)
+            self.damaged[name] = Damage(max(at_seconds, damage.at_seconds), deeper, folder)
+
+    def forget_damage(self, level: Level, objects: Iterable[bytes]) -> None:
+        """Forget that objects, which have just been found sound at `level`, were found damaged at it or a less deep
+        one. Times are in seconds, and of two results in the same second the graver one counts otherwise.
+        """
+        for name in objects:
+            if name in self.damaged and level in _and_deeper(self.damaged[name].level):
+                del self.damaged[name]
+
+    def verified_seconds(self, name: bytes, stocked: Stocked, level: Level) -> int | None:
+        """Return when the object was last found sound, at `level` or a deeper one; None if never."""
+        modified, at = stocked.modified_seconds, self._sound_seconds(name, level)
+        return at if at and modified is not None and modified <= at else None
+
+    def is_damaged(self, name: bytes) -> bool:
+        """Return whether it was found damaged, and not sound since at the same level or a deeper one."""
+        damage = self.damaged.get(name)
+        return damage is not None and self._sound_seconds(name, damage.level) <= damage.at_seconds
+
+    def _sound_seconds(self, name: bytes, level: Level) -> int:
+        return max(self.sound[deeper].get(name, 0) for deeper in _and_deeper(level))
+
+
+def _and_deeper(level: Level) -> tuple[Level, ...]:
+    return _LEVELS[_LEVELS.index(level) :]
+
+
+def read_damaged(documents: Documents) -> Mapping[bytes, str]:
     """Return the ids of objects (`objects.py`) that were found damaged, and not sound since, with the folder of each.
 
-    The folder is "" if an older version did not record it. Raises nothing.
-
-    `known` holds the content of records that were read before, by key: records never change.
+    Raises nothing: without it, a backup goes on as if nothing were damaged.
     """
-    known = {} if known is None else known
     try:
-        infos = [info for info in documents.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
-        return {
-            name: folder
-            for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds)
-            for name, folder in _damaged_in(documents, info.key, known).items()
-        }
-    except JsBackupError as error:
+        return _damage(documents, lenient=True)
+    except StoreError as error:
         _log.warning("the list of damaged objects cannot be read: %s", error.message)
         return {}
-
-
-def _damaged_in(documents: Documents, key: str, known: dict[str, Mapping[bytes, str]]) -> Mapping[bytes, str]:
-    if key not in known:
-        try:
-            known[key] = _damage_of(documents, key)
-        except JsBackupError as error:  # another run has replaced it, or it cannot be read
-            _log.info("ignored: %s", error.naming(key))
-    return known.get(key, {})
 
 
 def damage_on_record(documents: Documents) -> Mapping[bytes, str]:
@@ -122,118 +188,184 @@ def damage_on_record(documents: Documents) -> Mapping[bytes, str]:
         KeyUnavailable: it cannot be read without a key that was not given.
         StoreError: the store does not answer.
     """
+    try:
+        return _damage(documents, lenient=False)
+    except IntegrityError as error:
+        raise error.with_more_hint("'jsbackup verify' writes the list of damaged objects anew.") from error
+
+
+def _damage(documents: Documents, *, lenient: bool) -> Mapping[bytes, str]:
     for _ in range(_MOST_TRIES):
-        keys = [info.key for info in documents.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
+        recorded = _record_keys(documents, MOST_RECORDS if lenient else None)
+        keys = [key for key in recorded if layout.is_damage_record(key)]
         try:
-            return {name: folder for key in keys for name, folder in _damage_of(documents, key).items()}
+            rows = [row for key in keys for row in _rows_of(documents, key, lenient=lenient)]
         except ObjectNotFound:  # a run of `verify` has replaced it
             continue
-        except IntegrityError as error:
-            raise error.with_more_hint("'jsbackup verify' writes the list of damaged objects anew.") from error
+        return {name: row.folder for row in rows for name in row.objects}
     return {}
 
 
-def _damage_of(documents: Documents, key: str) -> Mapping[bytes, str]:
-    fields = decode_document(documents.get(key, MAX_RECORD_BYTES), key)
-    fields.version(RECORD_VERSION, RECORD_FEATURES)
-    rows = [row for row in fields.each("found") if not row.boolean("sound")]
-    return {name: row.optional_text("folder") or "" for row in rows for name in objects_of(row)}
+def _record_keys(documents: Documents, most: int | None = MOST_RECORDS) -> list[str]:
+    """Return the keys of the newest records; None: of all."""
+    infos = [info for info in documents.list(layout.VERIFIED) if layout.kind_of(info.key) is layout.ObjectKind.VERIFIED]
+    newest = sorted(infos, key=lambda info: info.modified_seconds, reverse=True)
+    return [info.key for info in newest[:most]]
 
 
-def objects_of(row: DocumentFields) -> Collection[bytes]:
-    """Return the ids of the objects in a row of a record. Raises FormatError."""
+class _Row(NamedTuple):
+    """Objects that had the same result at the same time."""
+
+    at_seconds: int
+    level: Level
+    sound: bool
+    folder: str
+    objects: Collection[bytes] = ()
+
+
+def _rows_of(documents: Documents, key: str, *, lenient: bool) -> list[_Row]:
+    """Return the rows of a record; if `lenient`, none of one that cannot be read."""
     try:
-        joined = base64.b64decode(row.text("objects"), validate=True)
+        return [_row(fields) for fields in _get(documents, key, MAX_RECORD_BYTES).each("found")]
+    except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
+        if not lenient:
+            raise
+        _log.info("ignored: %s", error.naming(key))
+        return []
+
+
+def _row(fields: DocumentFields) -> _Row:
+    level, sound = fields.choice("level", Level), fields.boolean("sound")
+    if level not in _LEVELS:
+        fields.wrong("level", "objects or data")
+    try:
+        joined = base64.b64decode(fields.text("objects"), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FormatError(f"{row.where}: objects is not base64") from error
+        raise FormatError(f"{fields.where}: objects is not base64") from error
     if len(joined) % ID_BYTES:
-        row.wrong("objects", f"ids of {ID_BYTES} bytes")
-    return [joined[place : place + ID_BYTES] for place in range(0, len(joined), ID_BYTES)]
+        fields.wrong("objects", f"ids of {ID_BYTES} bytes")
+    objects = [joined[place : place + ID_BYTES] for place in range(0, len(joined), ID_BYTES)]
+    return _Row(fields.time_ns("at") // _NS, level, sound, "" if sound else fields.text("folder"), objects)
 
 
-# --- verified ---
-#
-# What was verified when: records that let partial runs cover everything in time.
-#
-# A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for damaged objects. A row lists objects
-# (ids of `objects.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
-# For damaged ones that is the least deep level that finds it. Only the newest result of an object counts. 200,000
-# objects take 3.2 MB at one level.
-#
-#     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64, "folder": of damaged ones}
-#
-# A run reads all records (one, unless runs overlapped), adds its results, puts a new record and deletes those that it
-# has read. Overlapping runs are harmless: the next one finds two records and merges them.
-#
-# Records are only hints about what to check first. A damaged record is ignored, so its objects are checked again; a
-# time in the future, or before the object was stored, counts as never. Objects recorded as damaged are checked in every
-# run. In a signed repository records are signed; in a plain one, anybody who can write records can also write backups.
-
-RECENT_DAYS = 31
-
-_NS = 1_000_000_000
-_DAY_SECONDS = 86_400
-
-# Beyond this the oldest are dropped, and checked again: 64 TiB of full segments, 32 MB of JSON if at both levels.
-_MOST_OBJECTS = 1_000_000
+def read_findings(documents: Documents, now_seconds: int) -> Findings:
+    """Return the findings of all records. Raises `StoreError` if the store does not answer."""
+    return _read_findings(documents, now_seconds)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """Objects by level, with the time of their newest check (Unix seconds). There are none for level manifest.
+def _read_findings(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
+    """Return the findings, and the keys of the records that can be deleted once the findings are written again."""
+    findings = Findings()
+    merged: list[str] = []
+    for key in _record_keys(documents):
+        try:
+            rows = _rows_of(documents, key, lenient=False)
+        except (ObjectNotFound, KeyUnavailable, UnsupportedError):  # replaced meanwhile, or not readable with our keys
+            continue
+        except IntegrityError:
+            rows = []
+        for row in rows:
+            if row.at_seconds > now_seconds:
+                continue
+            if row.sound:
+                findings.add_sound(row.level, row.objects, row.at_seconds)
+            else:
+                findings.add_damaged(row.level, dict.fromkeys(row.objects, row.folder), row.at_seconds)
+        merged.append(key)
+    return findings, merged
 
-    `folders` are those of damaged objects, as far as they are recorded.
+
+def remember(
+    documents: Documents, verifier: Verifier, *, everything: bool, now_seconds: int, tool: str, random: Random
+) -> Findings:
+    """Add the results of a run to the records, and return all findings.
+
+    `everything`: the run looked at all backups, so objects that none of them names are dropped.
+
+    Raises:
+        KeyUnavailable: documents are signed, and the key that signs was not given.
+        StoreError: nothing can be put.
     """
-
-    sound: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
-    damaged: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
-    folders: dict[bytes, str] = field(default_factory=dict)
-
-    def add_sound(self, level: Level, objects: Iterable[bytes], at_seconds: int) -> None:
-        _add(self.sound[level], objects, at_seconds)
-
-    def add_damaged(self, level: Level, objects: Mapping[bytes, str], at_seconds: int) -> None:
-        """Add objects with their folders; "" for one that is not known."""
-        _add(self.damaged[level], objects, at_seconds)
-        self.folders.update((name, folder) for name, folder in objects.items() if folder)
-
-    def forget_damage(self, level: Level, objects: Iterable[bytes]) -> None:
-        """Forget that objects, which have just been found sound at `level`, were found damaged at it or a less deep
-        one. Times are in seconds, and of two results in the same second the graver one counts otherwise.
-        """
-        for name in objects:
-            for one in _LEVELS[: _LEVELS.index(level) + 1]:
-                self.damaged[one].pop(name, None)
-
-    def verified_seconds(self, name: bytes, stocked: Stocked, level: Level) -> int | None:
-        """Return when the object was last found sound, at `level` or a deeper one; None if never."""
-        modified = stocked.modified_seconds
-        at = max(self.sound[one].get(name, 0) for one in _and_deeper(level))
-        return at if at and modified is not None and modified <= at else None
-
-    def is_damaged(self, name: bytes) -> bool:
-        """Return whether it was found damaged, and not sound since at the same level or a deeper one."""
-        return any(
-            name in self.damaged[level]
-            and all(self.sound[one].get(name, 0) <= self.damaged[level][name] for one in _and_deeper(level))
-            for level in _LEVELS
-        )
+    findings, merged = _read_findings(documents, now_seconds)
+    add_run(findings, verifier, now_seconds)
+    rows = _worth_keeping(findings, verifier.stock.keys() if everything else None)
+    name = random(8).hex()
+    for sound in (False, True):
+        if some := [row for row in rows if row.sound is sound]:
+            _put_rows(documents, layout.verified_key(name, damaged=not sound), some, now_seconds=now_seconds, tool=tool)
+    _delete(documents, merged)
+    return findings
 
 
-_LEVELS = (Level.OBJECTS, Level.DATA)
+def remember_damaged(
+    documents: Documents, objects: Mapping[bytes, str], *, now_seconds: int, tool: str, random: Random
+) -> None:
+    """Record objects, with their folders, that a command which reads objects found damaged. Raises KeyUnavailable and
+    StoreError.
+    """
+    findings = Findings()
+    findings.add_damaged(Level.OBJECTS, objects, now_seconds)
+    rows = _worth_keeping(findings, None)
+    key = layout.verified_key(random(8).hex(), damaged=True)
+    _put_rows(documents, key, rows, now_seconds=now_seconds, tool=tool)
 
 
-def _add(found: dict[bytes, int], objects: Iterable[bytes], at_seconds: int) -> None:
-    for name in objects:
-        found[name] = max(at_seconds, found.get(name, 0))
+def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
+    """Add the results of a run; nothing for level manifest."""
+    if verifier.level is Level.MANIFEST:
+        return
+    findings.add_sound(verifier.level, verifier.sound, now_seconds)
+    findings.forget_damage(verifier.level, verifier.sound)
+    # At the level that finds it, so that a later run at that level can find it repaired.
+    for level in _LEVELS:
+        damaged = verifier.damaged_at(level)
+        # Missing objects need no record: every run notices them.
+        stored = {name: at for name, at in damaged.items() if verifier.stock[name].modified_seconds is not None}
+        findings.add_damaged(level, stored, now_seconds)
 
 
-def _by_level() -> dict[Level, dict[bytes, int]]:
-    return {level: {} for level in _LEVELS}
+def _worth_keeping(findings: Findings, only: Set[bytes] | None) -> list[_Row]:
+    """Return the rows to write, damaged objects first, the newest before others."""
+    rows: dict[_Row, list[bytes]] = {}
+    for name, damage in findings.damaged.items():
+        if findings.is_damaged(name):
+            rows.setdefault(_Row(damage.at_seconds, damage.level, False, damage.folder), []).append(name)
+    for name, at in findings.sound[Level.DATA].items():
+        rows.setdefault(_Row(at, Level.DATA, True, ""), []).append(name)
+    for name, at in findings.sound[Level.OBJECTS].items():
+        if at > findings.sound[Level.DATA].get(name, 0):
+            rows.setdefault(_Row(at, Level.OBJECTS, True, ""), []).append(name)
+    kept: list[_Row] = []
+    room = _MOST_OBJECTS
+    # Damaged objects must not be dropped.
+    for row in sorted(rows, key=lambda row: (not row.sound, row), reverse=True):
+        names = sorted(rows[row] if only is None else only & set(rows[row]))[:room]
+        room -= len(names)
+        if names:
+            kept.append(row._replace(objects=names))
+    return kept
 
 
-def _and_deeper(level: Level) -> tuple[Level, ...]:
-    return _LEVELS[_LEVELS.index(level) :]
+def _put_rows(documents: Documents, key: str, rows: Iterable[_Row], *, now_seconds: int, tool: str) -> None:
+    found = [
+        {
+            "at": format_time(row.at_seconds * _NS),
+            "level": row.level,
+            "sound": row.sound,
+            "objects": base64.b64encode(b"".join(row.objects)).decode(),
+            **({} if row.sound else {"folder": row.folder}),
+        }
+        for row in rows
+    ]
+    _put(documents, key, {"created": format_time(now_seconds * _NS), "found": found}, tool)
+
+
+def _delete(documents: Documents, keys: Iterable[str]) -> None:
+    try:
+        for key in keys:
+            documents.delete(key)
+    except StoreError as error:  # not allowed, or locked: old records do no harm
+        _log.info("an old record of checks was not removed: %s", error.message)
 
 
 # --- which part to check ---
@@ -332,192 +464,23 @@ def cover(verifier: Verifier, findings: Findings, now_seconds: int) -> Coverage:
     )
 
 
-# --- records ---
-
-
-def read_findings(documents: Documents, now_seconds: int) -> Findings:
-    """Return the findings of all records. Raises `StoreError` if the store does not answer."""
-    return _read(documents, now_seconds)[0]
-
-
-def remember(
-    documents: Documents,
-    verifier: Verifier,
-    *,
-    everything: bool,
-    now_seconds: int,
-    tool: str,
-    random: Callable[[int], bytes],
-) -> Findings:
-    """Add the results of a run to the records, and return all findings. `random` returns that many random bytes.
-
-    `everything`: the run looked at all backups, so objects that none of them names are dropped.
-
-    Raises:
-        KeyUnavailable: documents are signed, and the key that signs was not given.
-        StoreError: nothing can be put.
-    """
-    findings, read = _read(documents, now_seconds)
-    add_run(findings, verifier, now_seconds)
-    rows = _rows(findings, verifier.stock.keys() if everything else None)
-    name = random(8).hex()
-    for key, some in (
-        (layout.verified_key(name, damaged=True), [row for row in rows if not row.sound]),
-        (layout.verified_key(name), [row for row in rows if row.sound]),
-    ):
-        if some:
-            documents.put(key, _encode(some, now_seconds, tool, key))
-    try:
-        for old in read:
-            documents.delete(old)
-    except StoreError as error:  # not allowed, or locked: old records do no harm
-        _log.info("an old record of verified objects was not removed: %s", error.message)
-    return findings
-
-
-def remember_damaged(
-    documents: Documents, objects: Mapping[bytes, str], *, now_seconds: int, tool: str, random: Callable[[int], bytes]
-) -> None:
-    """Record objects, with their folders, that a command which reads objects found damaged. Other arguments and errors
-    as in `remember`.
-    """
-    key = layout.verified_key(random(8).hex(), damaged=True)
-    found = Findings()
-    found.add_damaged(Level.OBJECTS, objects, now_seconds)
-    documents.put(key, _encode(_rows(found, None), now_seconds, tool, key))
-
-
-def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
-    """Add the results of a run; nothing for level manifest."""
-    if verifier.level is not Level.MANIFEST:
-        findings.add_sound(verifier.level, verifier.sound, now_seconds)
-        findings.forget_damage(verifier.level, verifier.sound)
-        # At the level that finds it, so that a later run at that level can find it repaired.
-        for level in _LEVELS:
-            damaged = verifier.damaged_at(level)
-            # Missing objects need no record: every run notices them.
-            there = {n: at for n, at in damaged.items() if verifier.stock[n].modified_seconds is not None}
-            findings.add_damaged(level, there, now_seconds)
-
-
-def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
-    """Return the findings, and the keys of the records that can be deleted once the findings are written again."""
-    findings = Findings()
-    read: list[str] = []
-    infos = (info for info in documents.list(layout.VERIFIED) if layout.kind_of(info.key) is layout.ObjectKind.VERIFIED)
-    for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds):
-        try:
-            rows = _decode(documents.get(info.key, MAX_RECORD_BYTES), info.key)
-        except (ObjectNotFound, KeyUnavailable, UnsupportedError):  # replaced meanwhile, or not readable with our keys
-            continue
-        except IntegrityError:
-            rows = []
-        for row in rows:
-            if row.at_seconds > now_seconds:
-                continue
-            if row.sound:
-                findings.add_sound(row.level, row.objects, row.at_seconds)
-            else:
-                findings.add_damaged(row.level, dict.fromkeys(row.objects, row.folder), row.at_seconds)
-        read.append(info.key)
-    return findings, read
-
-
-class _Row(NamedTuple):
-    """Objects that had the same result at the same time. Sorts as it is kept, if there is not room for all."""
-
-    at_seconds: int
-    level: Level
-    sound: bool
-    folder: str
-    objects: Collection[bytes] = ()
-
-
-def _rows(findings: Findings, only: Collection[bytes] | None) -> list[_Row]:
-    """Return the rows worth keeping, newest first."""
-    rows: dict[_Row, list[bytes]] = {}
-    for level in _LEVELS:
-        for name, at in findings.damaged[level].items():
-            if findings.is_damaged(name) and (only is None or name in only):
-                rows.setdefault(_Row(at, level, False, findings.folders.get(name, "")), []).append(name)
-        for name, at in findings.sound[level].items():
-            deeper = max((findings.sound[one].get(name, 0) for one in _and_deeper(level)[1:]), default=0)
-            if at > deeper and (only is None or name in only):
-                rows.setdefault(_Row(at, level, True, ""), []).append(name)
-    kept: list[_Row] = []
-    room = _MOST_OBJECTS
-    # Damaged objects first: they must not be dropped.
-    for row in sorted(rows, key=lambda one: (not one.sound, one.at_seconds, one.level, one.folder), reverse=True):
-        objects = sorted(rows[row])[: max(room, 0)]
-        room -= len(objects)
-        if objects:
-            kept.append(row._replace(objects=objects))
-    return kept
-
-
-def _encode(rows: Iterable[_Row], now_seconds: int, tool: str, what: str) -> bytes:
-    document: JsonObject = {
-        "format": RECORD_VERSION,
-        "required_features": [],
-        "created": format_time(now_seconds * _NS),
-        "tool": tool,
-        "found": [
-            {
-                "at": format_time(row.at_seconds * _NS),
-                "level": row.level,
-                "sound": row.sound,
-                "objects": base64.b64encode(b"".join(row.objects)).decode(),
-                **({"folder": row.folder} if row.folder else {}),
-            }
-            for row in rows
-        ],
-    }
-    return encode_document(document, what)
-
-
-def _decode(data: bytes, what: str) -> list[_Row]:
-    """Decode a record. Raises `FormatError` if it is damaged, `UnsupportedError` if it needs a later tool."""
-    fields = decode_document(data, what)
-    fields.version(RECORD_VERSION, RECORD_FEATURES)
-    rows: list[_Row] = []
-    for row in fields.each("found"):
-        level = row.choice("level", Level)
-        if level not in _LEVELS:
-            row.wrong("level", "objects or data")
-        at = row.time_ns("at") // _NS
-        rows.append(_Row(at, level, row.boolean("sound"), row.optional_text("folder") or "", objects_of(row)))
-    return rows
-
-
-# --- outcomes ---
+# --- runs ---
 #
 # The outcome of each run of `verify` and of each drill, so that `status` can ask for new ones; and restores of earlier
 # states, so that the next backup does not take messages for lost that they took back.
 #
 #     receipts/verify-<time>-<6 digits>.json
-#         {"begun", "ended": RFC 3339, "ok", "level", "everything", "part": true | false, "backups": how many,
-#          "chosen": ids, "damaged": ids, "problems": how many}
 #     receipts/drill-<time>-<6 digits>.json
-#         {"begun", "ended", "ok", "code": exit code, "error", "backup", "backup_created", "newest_message", "server",
-#          "nodes", "everything", "restored": how many streams, "messages",
-#          "origin": {"cluster", "account", "domain", "api_prefix", "login"},
-#          "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
 #     receipts/restore-<time>-<6 digits>.json, put before any stream is replaced, and again at the end if some were not
-#         {"begun", "ended", "ok", "backup", "origin": the target, as above, "streams": names at the target}
 #
-# They are documents, so signed and encrypted where manifests are. They are for people and monitoring, and tell `forget`
-# which backups to look at (`keep/damage.py`). One that cannot be read is skipped. The newest of each kind are kept;
-# putting one deletes the others.
-
-_FORMAT_VERSION = 1
+# Each has the fields of its class below. They are for people and monitoring, and tell `forget` which backups to look at
+# (`keep/damage.py`). The newest of each kind are kept; putting one deletes the others.
 
 # More than a year of nightly runs. All of them stay small: a drill of 1,000 streams takes 150 KB.
-_MOST_KEPT = 400
+MOST_RUNS = 400
 _MAX_BYTES = 16 << 20
-_MOST_STREAMS = 1_000
 MOST_NAMED = 1_000
 _MAX_NODES = 99
-_ORIGIN = ("cluster", "account", "domain", "api_prefix", "login")
 _THREADS = 8
 
 
@@ -540,6 +503,21 @@ class VerifyOutcome:
     problems: int
     chosen: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+
+    kind: ClassVar = "verify"
+
+    @classmethod
+    def of(cls, fields: DocumentFields) -> VerifyOutcome:
+        return cls(
+            **_moments(fields),
+            level=fields.choice("level", Level),
+            everything=fields.boolean("everything"),
+            part=fields.boolean("part"),
+            backups=fields.number("backups"),
+            problems=fields.number("problems"),
+            chosen=_backups(fields, "chosen"),
+            damaged=_backups(fields, "damaged"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,6 +568,27 @@ class DrillOutcome:
     failed: tuple[FailedStream, ...] = ()
     origin: Origin | None = None
 
+    kind: ClassVar = "drill"
+
+    @classmethod
+    def of(cls, fields: DocumentFields) -> DrillOutcome:
+        return cls(
+            **_moments(fields),
+            code=fields.number("code", 0, 255),
+            backup=_backup(fields, "backup", fields.text("backup")),
+            backup_created=_moment(fields, "backup_created"),
+            error=fields.text("error"),
+            newest_message=None if fields.get("newest_message") is None else _moment(fields, "newest_message"),
+            server=fields.text("server"),
+            nodes=fields.number("nodes", 1, _MAX_NODES),
+            everything=fields.boolean("everything"),
+            restored=fields.number("restored"),
+            messages=fields.number("messages"),
+            streams=tuple(map(_stream_of, fields.each("streams"))),
+            failed=tuple(FailedStream(row.text("name"), row.text("reason")) for row in fields.each("failed")),
+            origin=None if fields.get("origin") is None else _origin(fields.fields("origin")),
+        )
+
     @property
     def seconds(self) -> float:
         return (parse_time(self.ended) - parse_time(self.begun)) / 1e9
@@ -608,125 +607,59 @@ class RestoreNote:
     origin: Origin
     streams: tuple[str, ...]
 
+    kind: ClassVar = "restore"
 
-Random = Callable[[int], bytes]
+    @classmethod
+    def of(cls, fields: DocumentFields) -> RestoreNote:
+        return cls(
+            **_moments(fields),
+            backup=_backup(fields, "backup", fields.text("backup")),
+            origin=_origin(fields.fields("origin")),
+            streams=fields.texts("streams"),
+        )
 
 
-def put_verify(documents: Documents, outcome: VerifyOutcome, tool: str, random: Random) -> None:
-    """Record an outcome. `tool` is name and version, `random` returns that many random bytes.
+Outcome = TypeVar("Outcome", VerifyOutcome, DrillOutcome, RestoreNote)
+
+
+def record_run(
+    documents: Documents, outcome: VerifyOutcome | DrillOutcome | RestoreNote, tool: str, random: Random
+) -> str:
+    """Record an outcome, and return the key of the record. `tool` is name and version.
 
     Raises:
         KeyUnavailable: documents are signed, and the key that signs was not given.
         StoreError: it cannot be stored.
     """
-    body: JsonObject = {
-        "level": outcome.level,
-        "everything": outcome.everything,
-        "part": outcome.part,
-        "backups": outcome.backups,
-        "problems": outcome.problems,
-        "chosen": list(outcome.chosen[:MOST_NAMED]),
-        "damaged": list(outcome.damaged[:MOST_NAMED]),
-    }
-    _put(documents, "verify", outcome, body, tool=tool, random=random)
-
-
-def put_drill(documents: Documents, outcome: DrillOutcome, tool: str, random: Random) -> None:
-    """Record an outcome. Parameters and errors as in `put_verify`."""
-    body: JsonObject = {
-        "code": outcome.code,
-        "error": outcome.error,
-        "backup": outcome.backup,
-        "backup_created": outcome.backup_created,
-        "newest_message": outcome.newest_message,
-        "server": outcome.server,
-        "nodes": outcome.nodes,
-        "everything": outcome.everything,
-        "restored": outcome.restored,
-        "messages": outcome.messages,
-        "streams": [
-            {"name": s.name, "messages": s.messages, "bytes": s.bytes, "verified": s.verified}
-            | {"seconds": round(s.seconds, 3)}
-            for s in sorted(outcome.streams, key=lambda one: -one.seconds)[:_MOST_STREAMS]
-        ],
-        "failed": [{"name": one.name, "reason": one.reason} for one in outcome.failed[:_MOST_STREAMS]],
-        **({} if outcome.origin is None else {"origin": _origin_json(outcome.origin)}),
-    }
-    _put(documents, "drill", outcome, body, tool=tool, random=random)
-
-
-def note_restore(documents: Documents, note: RestoreNote, tool: str, random: Random, *, instead_of: str = "") -> str:
-    """Record a restore, and return the key of the record; `instead_of` is that of an earlier one. Parameters and errors
-    as in `put_verify`.
-    """
-    body: JsonObject = {"backup": note.backup, "streams": list(note.streams), "origin": _origin_json(note.origin)}
-    key = _put(documents, "restore", note, body, tool=tool, random=random)
-    if instead_of:
-        documents.delete(instead_of)
+    match outcome:
+        case VerifyOutcome():
+            outcome = replace(outcome, chosen=outcome.chosen[:MOST_NAMED], damaged=outcome.damaged[:MOST_NAMED])
+        case DrillOutcome():
+            longest = sorted(outcome.streams, key=lambda stream: -stream.seconds)
+            outcome = replace(outcome, streams=tuple(longest[:MOST_NAMED]), failed=outcome.failed[:MOST_NAMED])
+    key = layout.outcome_key(outcome.kind, parse_time(outcome.begun), random(3))
+    _put(documents, key, asdict(outcome), tool)
+    _delete(documents, _run_keys(documents, outcome.kind)[MOST_RUNS:])
     return key
 
 
-def _origin_json(origin: Origin) -> JsonObject:
-    return {key: getattr(origin, key) for key in _ORIGIN}
-
-
-def _put(
-    documents: Documents,
-    kind: str,
-    outcome: VerifyOutcome | DrillOutcome | RestoreNote,
-    body: JsonObject,
-    *,
-    tool: str,
-    random: Random,
-) -> str:
-    key = layout.outcome_key(kind, parse_time(outcome.begun), random(3))
-    frame: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool}
-    moments: JsonObject = {"begun": outcome.begun, "ended": outcome.ended, "ok": outcome.ok}
-    documents.put(key, encode_document({**frame, **moments, **body}, key))
-    try:
-        for old in _keys(documents, kind)[_MOST_KEPT:]:
-            documents.delete(old)
-    except StoreError as error:  # not allowed, or locked: the next run tries again
-        _log.info("results of old checks were not removed: %s", error.message)
-    return key
-
-
-def read_verifies(documents: Documents, most: int) -> list[VerifyOutcome]:
-    """Return the newest outcomes, newest first. Raises `StoreError` if the store does not answer."""
-    return _read_outcomes(documents, "verify", most, _verify_of)
-
-
-def read_drills(documents: Documents, most: int) -> list[DrillOutcome]:
-    """Return the newest outcomes of drills, newest first. Raises as `read_verifies`."""
-    return _read_outcomes(documents, "drill", most, _drill_of)
-
-
-def read_restores(documents: Documents) -> list[RestoreNote]:
-    """Return the recorded restores, newest first. Raises as `read_verifies`."""
-    return _read_outcomes(documents, "restore", _MOST_KEPT, _restore_of)
-
-
-def _keys(documents: Documents, kind: str) -> list[str]:
+def _run_keys(documents: Documents, kind: str) -> list[str]:
     """Return the keys, newest first."""
     infos = documents.list(layout.outcome_prefix(kind))
     return sorted((i.key for i in infos if layout.kind_of(i.key) is layout.ObjectKind.CHECK), reverse=True)
 
 
-T = TypeVar("T", VerifyOutcome, DrillOutcome, RestoreNote)
-
-
-def _read_outcomes(documents: Documents, kind: str, most: int, decode: Callable[[DocumentFields], T]) -> list[T]:
-    tasks = [partial(_read_one, documents, key, decode) for key in _keys(documents, kind)[:most]]
-    found = [one for one in in_order(tasks, _THREADS) if one is not None]
+def read_runs(kind: type[Outcome], documents: Documents, most: int) -> list[Outcome]:
+    """Return the newest outcomes of a kind, newest first. Raises `StoreError` if the store does not answer."""
+    tasks = [partial(_read_run, kind, documents, key) for key in _run_keys(documents, kind.kind)[:most]]
+    outcomes = [outcome for outcome in in_order(tasks, _THREADS) if outcome is not None]
     # Keys only have the second.
-    return sorted(found, key=lambda one: parse_time(one.begun), reverse=True)
+    return sorted(outcomes, key=lambda outcome: parse_time(outcome.begun), reverse=True)
 
 
-def _read_one(documents: Documents, key: str, decode: Callable[[DocumentFields], T]) -> T | None:
+def _read_run(kind: type[Outcome], documents: Documents, key: str) -> Outcome | None:
     try:
-        fields = decode_document(documents.get(key, _MAX_BYTES), key)
-        fields.version(_FORMAT_VERSION, frozenset())
-        return decode(fields)
+        return kind.of(_get(documents, key, _MAX_BYTES))
     except ObjectNotFound:  # newer ones have replaced it
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
@@ -734,58 +667,13 @@ def _read_one(documents: Documents, key: str, decode: Callable[[DocumentFields],
         return None
 
 
-def _verify_of(fields: DocumentFields) -> VerifyOutcome:
-    return VerifyOutcome(
-        begun=_moment(fields, "begun"),
-        ended=_moment(fields, "ended"),
-        ok=fields.boolean("ok"),
-        level=fields.choice("level", Level),
-        everything=fields.boolean("everything"),
-        part=fields.boolean("part"),
-        backups=fields.number("backups"),
-        problems=fields.number("problems"),
-        chosen=_backups(fields, "chosen"),
-        damaged=_backups(fields, "damaged"),
-    )
+def _moments(fields: DocumentFields) -> dict[str, Any]:
+    return {"begun": _moment(fields, "begun"), "ended": _moment(fields, "ended"), "ok": fields.boolean("ok")}
 
 
-def _drill_of(fields: DocumentFields) -> DrillOutcome:
-    newest = fields.get("newest_message")
-    return DrillOutcome(
-        begun=_moment(fields, "begun"),
-        ended=_moment(fields, "ended"),
-        ok=fields.boolean("ok"),
-        code=fields.number("code", 0, 255),
-        backup=_backup(fields, "backup", fields.text("backup")),
-        backup_created=_moment(fields, "backup_created"),
-        error=fields.text("error"),
-        newest_message=None if newest is None else _moment(fields, "newest_message"),
-        server=fields.text("server"),
-        nodes=fields.number("nodes", 1, _MAX_NODES),
-        everything=fields.boolean("everything"),
-        restored=fields.number("restored"),
-        messages=fields.number("messages"),
-        streams=tuple(_stream_of(one) for one in fields.each("streams")),
-        failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
-        origin=_origin(fields.optional_fields("origin")),
-    )
-
-
-def _restore_of(fields: DocumentFields) -> RestoreNote:
-    origin = _origin(fields.fields("origin"))
-    assert origin is not None
-    return RestoreNote(
-        begun=_moment(fields, "begun"),
-        ended=_moment(fields, "ended"),
-        ok=fields.boolean("ok"),
-        backup=_backup(fields, "backup", fields.text("backup")),
-        origin=origin,
-        streams=fields.texts("streams"),
-    )
-
-
-def _origin(fields: DocumentFields | None) -> Origin | None:
-    return None if fields is None else Origin(*(fields.text(key) for key in _ORIGIN))
+def _origin(fields: DocumentFields) -> Origin:
+    texts = ("cluster", "account", "domain", "api_prefix", "login", "account_name")
+    return Origin(*(fields.text(key) for key in texts))
 
 
 def _stream_of(fields: DocumentFields) -> DrilledStream:

@@ -251,8 +251,8 @@ class Verifier:
 
     `stock` are the objects that the backups name, by an id of `ID_BYTES` bytes that covers key, size, SHA-256 and the
     content that the manifest states; `sound` are those that were checked and are intact, `damaged` those that are not,
-    with their folders. All three grow during the run; at level manifest nothing is added to `stock`. Takes about 150
-    bytes for each object, 250 beside other levels, and memory for one object in each thread (up to about 100 MB).
+    with their folders. All three grow during the run. Takes about 250 bytes for each object, and memory for one object
+    in each thread (up to about 100 MB).
     """
 
     def __init__(
@@ -273,7 +273,6 @@ class Verifier:
         self._listings = FolderListings(objects.store)  # its backups' objects were stored before
         self._flaws: dict[bytes, ObjectFlaw] = {}
         self._damaged: dict[bytes, str] = {}
-        self._seen: set[bytes] = set()  # at level manifest, instead of the stock
         self.stock: dict[bytes, Stocked] = {}
         self.sound: set[bytes] = set()
 
@@ -429,22 +428,23 @@ class Verifier:
 
     def _look_up(self, refs: Mapping[bytes, AnyRef]) -> list[bytes]:
         """Add objects that are new to the stock, with a flaw if they are missing or have a wrong size."""
-        seen = self._seen if self._level is Level.MANIFEST else self.stock
-        new = [name for name in refs if name not in seen]
+        new = [name for name in refs if name not in self.stock]
         for name in new:
             ref = refs[name]
-            info = self._listings.find(ref)
-            right = info is not None and info.size == ref.size
-            if self._level is Level.MANIFEST:
-                self._seen.add(name)
-            else:
-                self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
-            if info is None:
-                self._take(ref, ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing"))
-            elif not right:
-                text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
-                self._take(ref, ObjectFlaw(ProblemKind.DAMAGED, text))
+            listed = self._listings.find(ref)
+            flaw = _flaw_of_size(ref, None if listed is None else listed.size)
+            self.stock[name] = Stocked(ref.size, listed.modified_seconds if listed is not None and not flaw else None)
+            if flaw is not None:
+                self._take(ref, flaw)
         return new
+
+
+def _flaw_of_size(ref: AnyRef, size: int | None) -> ObjectFlaw | None:
+    """Return what is wrong with an object of this size; None if it is not there."""
+    if size is None:
+        return ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+    text = f"object {ref.key} should have {ref.size} bytes and has {size}"
+    return None if size == ref.size else ObjectFlaw(ProblemKind.DAMAGED, text)
 
 
 def verify_backup(
@@ -456,7 +456,7 @@ def verify_backup(
     threads: int = _THREADS,
     checker: Checker | None = None,
 ) -> Iterator[Problem]:
-    """Yield the problems of one backup. Arguments as in `Verifier`; raises as `Verifier.check`."""
+    """Yield the problems of one backup. Arguments as in `Verifier`. Raises KeyUnavailable and StoreError."""
     yield from Verifier(objects, level, progress=progress, threads=threads, checker=checker).check(manifest)
 
 
@@ -489,24 +489,15 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
 
 # --- presence ---
 #
-# Look whether objects are stored, without reading them: that each exists, has its size, and was put as what it is.
-#
-# The SHA-256 that was put with an object is compared where the store keeps one and `head` returns it (S3). An object
-# that was damaged later still has that SHA-256: only reading finds such damage. So what was found damaged before is
-# read.
-#
-# Objects of a folder are asked for one by one if that takes no more requests than listing the folder; else a listing of
-# the keys with their common prefix is read. So there are never many more requests than objects.
+# Look whether objects are stored, without reading them: that each exists and has its size. What was found damaged
+# before is read. The keys of some segments of a stream have a common prefix, so that hardly more is listed than these.
 
-_LOOKING_THREADS = 8  # for streams, and for the objects of each
-_LISTED = 1000  # objects in a page of S3's listing
+_LOOKING_THREADS = 8
 
 
-def find_absent(objects: Objects, manifest: Manifest, stored: Mapping[str, int]) -> Iterator[Problem]:
+def find_absent(objects: Objects, manifest: Manifest) -> Iterator[Problem]:
     """Yield what is wrong with a backup, as far as can be found without reading segments: it reads only pages, and
     what was found damaged before.
-
-    `stored` is how many objects each stream has in its folder, at least.
 
     Raises:
         KeyUnavailable: a page is encrypted, and no key that opens it was given.
@@ -514,71 +505,35 @@ def find_absent(objects: Objects, manifest: Manifest, stored: Mapping[str, int])
     """
     yield from check_manifest(manifest)
     objects.look_for_damage()
-    looks = (partial(_look_at, objects, stream, stored[stream.name]) for stream in manifest.streams)
+    looks = (partial(_look_at, objects, stream) for stream in manifest.streams)
     for problems in in_order(looks, _LOOKING_THREADS):
         yield from problems
 
 
-def _look_at(objects: Objects, stream: StreamBackup, stored: int) -> list[Problem]:
-    refs: list[AnyRef] = []
+def _look_at(objects: Objects, stream: StreamBackup) -> list[Problem]:
+    segments: list[AnyRef] = []
+    others: list[AnyRef] = []
     problems = []
     for part in stream.walk():
         if isinstance(part, BrokenPage):
             objects.note_damaged(part.page)
             problems.append(problem_with(stream.name, part.page, flaw_of(part.error)))
         elif not isinstance(part, PageRef):  # the walk reads pages
-            refs.append(part)
-    infos = _find(objects.store, refs, stored)
-    for ref in refs:
-        flaw = _flaw_in(ref, infos.get(ref.key))
-        if flaw is None and objects.is_damaged(ref):
-            flaw = check_object(objects, ref, Level.DATA if objects.sealing.reads else Level.OBJECTS)
-        if flaw is not None:
-            objects.note_damaged(ref)
-            problems.append(problem_with(stream.name, ref, flaw))
+            (segments if isinstance(part, SegmentRef) else others).append(part)
+    for refs in filter(None, (segments, others)):
+        keys = frozenset(ref.key for ref in refs)
+        infos = objects.store.list(_common_prefix(min(keys), max(keys)))
+        sizes = {info.key: info.size for info in infos if info.key in keys}
+        for ref in refs:
+            flaw = _flaw_of_size(ref, sizes.get(ref.key))
+            if flaw is None and objects.is_damaged(ref):
+                flaw = check_object(objects, ref, Level.DATA if objects.sealing.reads else Level.OBJECTS)
+            if flaw is not None:
+                objects.note_damaged(ref)
+                problems.append(problem_with(stream.name, ref, flaw))
     return problems
-
-
-def _flaw_in(ref: AnyRef, info: ObjectInfo | None) -> ObjectFlaw | None:
-    if info is None:
-        return ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
-    if info.size != ref.size:
-        return ObjectFlaw(ProblemKind.DAMAGED, f"object {ref.key} should have {ref.size} bytes and has {info.size}")
-    if info.sha256 not in ("", ref.sha256):
-        return ObjectFlaw(ProblemKind.DAMAGED, f"object {ref.key} has changed since it was stored (SHA-256 differs)")
-    return None
-
-
-def _find(store: Store, refs: Sequence[AnyRef], stored: int) -> dict[str, ObjectInfo]:
-    """Return those of the objects that exist, by key."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    # With other objects, a few segments of many have no common prefix but the folder.
-    apart = 2 * len(refs) < stored
-    for ref in refs:
-        group = (ref.key.rpartition("/")[0], apart and isinstance(ref, SegmentRef))
-        groups.setdefault(group, []).append(ref.key)
-    return {info.key: info for keys in groups.values() for info in _infos(store, keys, stored)}
-
-
-def _infos(store: Store, keys: Sequence[str], stored: int) -> Iterator[ObjectInfo]:
-    if len(keys) <= 1 + stored // _LISTED:
-        for info in in_order((partial(_head, store, key) for key in keys), min(_LOOKING_THREADS, len(keys))):
-            if info is not None:
-                yield info
-        return
-    wanted = frozenset(keys)
-    for info in store.list(_common_prefix(min(keys), max(keys))):
-        if info.key in wanted:
-            yield info
 
 
 def _common_prefix(one: str, other: str) -> str:
     length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:length]
-
-
-def _head(store: Store, key: str) -> ObjectInfo | None:
-    try:
-        return store.head(key)
-    except ObjectNotFound:
-        return None

@@ -23,8 +23,8 @@ from jsbackup.repository.checks.ledger import (
     add_run,
     choose_portion,
     cover,
-    put_verify,
     read_findings,
+    record_run,
     remember,
 )
 from jsbackup.repository.checks.manifest_chain import Gap
@@ -187,45 +187,34 @@ class VerifyReport:
         return sorted(broken | {gap.backup for gap in self.gaps if gap.backup})
 
 
+@dataclass(frozen=True, slots=True)
 class VerifyRun:
     """One run over the `chosen` backups. `whole`: these are all backups. `note` is called with notes for the user."""
 
-    def __init__(
-        self,
-        repository: Repository,
-        chosen: Sequence[str],
-        level: Level,
-        *,
-        whole: bool,
-        begun_ns: int,
-        clock_ns: Callable[[], int],
-        random: Callable[[int], bytes],
-        note: Callable[[str], None],
-    ) -> None:
-        self._repository = repository
-        self._chosen = chosen
-        self._level = level
-        self._whole = whole
-        self._begun_ns = begun_ns
-        self._clock_ns = clock_ns
-        self._random = random
-        self._note = note
+    repository: Repository
+    chosen: Sequence[str]
+    level: Level
+    whole: bool
+    begun_ns: int
+    clock_ns: Callable[[], int]
+    random: Callable[[int], bytes]
+    note: Callable[[str], None]
 
     def find_gaps(self, expect: str | None) -> list[Gap]:
         """Return missing manifests. `expect` is the id of the newest backup, if the user knows it."""
-        signed = self._repository.descriptor.authority is not None
-        if not (signed or expect or self._whole):
+        signed = self.repository.descriptor.authority is not None
+        if not (signed or expect or self.whole):
             return []
         # Manifests are only linked by signatures: without them, those covered by the catalog need not be read for
         # that.
-        wanted = (None if self._whole else self._chosen) if signed else ()
-        return find_gaps(self._repository.documents, wanted, expect)
+        wanted = (None if self.whole else self.chosen) if signed else ()
+        return find_gaps(self.repository.documents, wanted, expect)
 
     def find_flaws(self) -> list[Flaw]:
         """Return what is wrong with the repository's own documents: of all, if everything is verified, else of what
         opens the backups.
         """
-        return check_own_documents(self._repository) if self._whole else check_readers(self._repository)
+        return check_own_documents(self.repository) if self.whole else check_readers(self.repository)
 
     def check(
         self,
@@ -237,28 +226,28 @@ class VerifyRun:
         portion: Portion | None = None,
     ) -> VerifyReport:
         """Verify the backups, and record what was read. Raises StoreError, and UsageError for an unknown backup."""
-        verifier = Verifier(self._repository.objects, self._level, progress=progress, checker=checker)
-        verifying = _Verifying(self._repository, self._chosen, verifier, progress, self._whole)
-        coverage = None
-        if self._level is Level.MANIFEST:
-            found = list(verifying.each())
-        else:
-            try:
-                found = list(verifying.each(expect=True)) if portion is None else verifying.part(portion, self._now)
-            except (KeyboardInterrupt, StoreError):
-                self._remember(verifier, everything=False)
-                raise
-            coverage = self._remember(verifier, everything=self._whole)
-        return VerifyReport(found, gaps, flaws, coverage)
+        verifier = Verifier(self.repository.objects, self.level, progress=progress, checker=checker)
+        try:
+            if portion is None:
+                expects = progress if len(self.chosen) == 1 else None  # the total of several is only known at the end
+                backups = list(self._each(verifier, expects))
+            else:
+                backups = self._part(verifier, portion)
+        except (KeyboardInterrupt, StoreError):
+            self._remember(verifier, everything=False)
+            raise
+        return VerifyReport(backups, gaps, flaws, self._remember(verifier, everything=self.whole))
 
-    def _remember(self, verifier: Verifier, *, everything: bool) -> Coverage:
-        documents, now = self._repository.documents, self._now()
+    def _remember(self, verifier: Verifier, *, everything: bool) -> Coverage | None:
+        if self.level is Level.MANIFEST:
+            return None
+        documents, now = self.repository.documents, self._now()
         try:
             findings = remember(
-                documents, verifier, everything=everything, now_seconds=now, tool=TOOL, random=self._random
+                documents, verifier, everything=everything, now_seconds=now, tool=TOOL, random=self.random
             )
         except (KeyUnavailable, StoreError) as error:
-            self._note(f"this run is not recorded for later ones: {error.message}")
+            self.note(f"this run is not recorded for later ones: {error.message}")
             findings = read_findings(documents, now)
             add_run(findings, verifier, now)
         return cover(verifier, findings, now)
@@ -266,40 +255,29 @@ class VerifyRun:
     def record(self, report: VerifyReport, *, part: bool) -> None:
         """Record the result for `jsbackup status`. `part`: not all objects were to be read."""
         outcome = VerifyOutcome(
-            begun=format_time(self._begun_ns),
-            ended=format_time(self._clock_ns()),
+            begun=format_time(self.begun_ns),
+            ended=format_time(self.clock_ns()),
             ok=not report.problems,
-            level=self._level,
-            everything=self._whole,
+            level=self.level,
+            everything=self.whole,
             part=part,
             backups=len(report.backups),
             problems=report.problems,
-            chosen=() if self._whole else tuple(self._chosen),
+            chosen=() if self.whole else tuple(self.chosen),
             damaged=tuple(report.damaged),
         )
         try:
-            put_verify(self._repository.documents, outcome, TOOL, self._random)
+            record_run(self.repository.documents, outcome, TOOL, self.random)
         except (KeyUnavailable, StoreError) as error:
-            self._note(f"status will not know of this run: {error.message}")
+            self.note(f"status will not know of this run: {error.message}")
 
     def _now(self) -> int:
         """Return Unix time, rounded up: no existing object is newer."""
-        return -(-self._clock_ns() // 10**9)
+        return -(-self.clock_ns() // 10**9)
 
-
-@dataclass(frozen=True, slots=True)
-class _Verifying:
-    """Reads the backups of one run, one after the other."""
-
-    repository: Repository
-    chosen: Sequence[str]
-    verifier: Verifier
-    progress: Progress
-    whole: bool
-
-    def part(self, portion: Portion, now: Callable[[], int]) -> list[VerifiedBackup]:
+    def _part(self, verifier: Verifier, portion: Portion) -> list[VerifiedBackup]:
         """Read a manifest again only if it is the first with an object to be checked, or if something is damaged."""
-        verifier, well = self.verifier, True
+        well = True
         first: dict[str, frozenset[bytes]] = {}
         salvaged: dict[str, Mapping[str, Losses]] = {}
         for backup, manifest in self._manifests(self.chosen):
@@ -309,27 +287,25 @@ class _Verifying:
                 first[backup] = verifier.take_stock(manifest)
                 salvaged[backup] = _salvaged(manifest)
                 well = well and not check_manifest(manifest) and not manifest.unlisted
-        findings = read_findings(self.repository.documents, now())
+        findings = read_findings(self.repository.documents, self._now())
         turn = choose_portion(verifier.stock, findings, verifier.level, portion)
         verifier.limit_to(turn)
         for _, manifest in self._manifests([backup for backup, new in first.items() if new & turn]):
-            if manifest is not None and not isinstance(manifest, VerifiedBackup):
-                for _ in verifier.check(manifest):
-                    well = False
+            if isinstance(manifest, Manifest) and [*verifier.check(manifest)]:
+                well = False
         # Damage is also reported for other backups with the object; no object is read again for that.
-        well = well and not verifier.damaged
-        return [VerifiedBackup(backup, [], salvaged[backup]) for backup in first] if well else list(self.each())
+        if well and not verifier.damaged:
+            return [VerifiedBackup(backup, [], salvaged[backup]) for backup in first]
+        return list(self._each(verifier, None))
 
-    def each(self, *, expect: bool = False) -> Iterator[VerifiedBackup]:
+    def _each(self, verifier: Verifier, expects: Progress | None) -> Iterator[VerifiedBackup]:
         for backup, manifest in self._manifests(self.chosen):
-            if manifest is None:
-                continue
             if isinstance(manifest, VerifiedBackup):
                 yield manifest
-                continue
-            if expect and len(self.chosen) == 1:  # the total of several is only known at the end
-                self.progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
-            yield VerifiedBackup(backup, list(self.verifier.check(manifest)), _salvaged(manifest))
+            elif manifest is not None:
+                if expects is not None and self.level is not Level.MANIFEST:
+                    expects.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
+                yield VerifiedBackup(backup, list(verifier.check(manifest)), _salvaged(manifest))
 
     def _manifests(self, backups: Sequence[str]) -> Iterator[tuple[str, Manifest | VerifiedBackup | None]]:
         """Yield the manifests, reading a little ahead."""

@@ -26,7 +26,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import contradicted, list_catalogs
 from jsbackup.repository.inventory import UnreadableBackup, find_missing, newest_catalog, settle_catalog, write_catalog
-from jsbackup.repository.keep.damage import Presence, find_damaged
+from jsbackup.repository.keep.damage import LostObjects, absent_objects, find_damaged
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
 from jsbackup.repository.read.sources import Grouping
@@ -79,7 +79,7 @@ def plan_by_policy(
         manifests = {entry.id: entry.sha256 for entry in inventory.entries if entry.id in witnessed}
         damaged |= contradicted(repository.documents, manifests)
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
-    decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
+    decisions, damaged = _decide_surely(absent_objects(repository), decide, damaged)
     others = {one.backup for one in decisions.kept if one.of_others}
     unreadable = tuple(one for one in inventory.unreadable if one.id not in others)
     if others and not any(one.profile == profile for one in inventory.summaries):
@@ -88,7 +88,7 @@ def plan_by_policy(
 
 
 def _decide_surely(
-    presence: Presence, decide: Callable[..., Decisions], damaged: frozenset[str]
+    absent_objects: LostObjects, decide: Callable[..., Decisions], damaged: frozenset[str]
 ) -> tuple[Decisions, frozenset[str]]:
     """Decide so that no backup is removed in favour of one that lacks an object. Also returns the damaged backups.
 
@@ -99,7 +99,7 @@ def _decide_surely(
         decisions = decide(damaged=damaged)
         groups = {one.group for one in decisions.removed}
         displacing = {one.backup for one in decisions.kept if one.displaces and one.group in groups}
-        absent = presence.find_absent(displacing - damaged - looked_at)
+        absent = absent_objects.backups_with(displacing - damaged - looked_at)
         if not absent:
             return decisions, damaged
         looked_at, damaged = looked_at | displacing, damaged | absent

@@ -36,8 +36,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -163,7 +162,7 @@ def apply_policy(
             groups.setdefault(group_of(summary, grouping), []).append(backup)
     for words, backups in groups.items():
         group = ", ".join(words)
-        decided = list(_decide_all(policy, backups, damaged))
+        decided = _decide_all(policy, backups, damaged)
         if grouping is not Grouping.SELECTION:
             _keep_what_no_other_has(decided, damaged)
         for backup, found in decided:
@@ -232,6 +231,12 @@ class _Found:
         self.kept.append(reason)
         self.displaces = True
 
+    def damage(self) -> None:
+        """Say that it is damaged: it takes no other's place, and is kept as long as if it were sound."""
+        self.missed.insert(0, DAMAGED_REASON)
+        self.kept = [f"{DAMAGED_REASON}; if it is repaired: {'; '.join(self.kept)}"] if self.kept else []
+        self.displaces = False
+
 
 def _held(backup: str, held: Collection[str]) -> tuple[str, ...]:
     return ("held",) if backup in held else ()
@@ -257,46 +262,33 @@ def _keep_what_no_other_has(decided: Sequence[tuple[_Backup, _Found]], damaged: 
             found.keep(f"no newer backup that stays covers {', '.join(narrow)}")
 
 
-def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> Iterator[tuple[_Backup, _Found]]:
+def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> list[tuple[_Backup, _Found]]:
     """Apply the rules to the sound backups of a group, and to each damaged one as if it alone were among them."""
-    rules = _Rules(policy, [backup for backup in group if backup.id not in damaged])
-    for backup in group:
-        found = rules.apply(backup)
-        if backup.id in damaged:
-            kept = [f"{DAMAGED_REASON}; if it is repaired: {'; '.join(found.kept)}"] if found.kept else []
-            found = _Found(kept, [DAMAGED_REASON, *found.missed])
-        yield backup, found
-
-
-class _Rules:
-    """A policy for the `sound` backups of a group."""
-
-    def __init__(self, policy: Policy, sound: Sequence[_Backup]) -> None:
-        newest_first = sorted(sound, key=lambda backup: backup.id, reverse=True)
-        self._policy = policy
-        self._newest = newest_first[0] if newest_first else None
-        self._complete = next((backup for backup in newest_first if backup.complete), None)
-        self._counts = [_Count(name, count, of, newest_first) for name, count, of in _rules(policy) if count]
-
-    def apply(self, backup: _Backup) -> _Found:
-        """Return what the rules say about a sound backup, or one that is added to these."""
-        found = _Found([], [])
-        newest = _newer(self._newest, backup)
-        complete = _newer(self._complete, backup) if backup.complete else self._complete
-        if complete is backup:
+    newest_first = sorted(group, key=lambda backup: backup.id, reverse=True)
+    sound = [backup for backup in newest_first if backup.id not in damaged]
+    newest_sound = next(iter(sound), None)
+    newest_complete = next((backup for backup in sound if backup.complete), None)
+    decided = [(backup, _Found([], [])) for backup in newest_first]
+    for backup, found in decided:
+        if backup.complete and _newer(newest_complete, backup) is backup:
             found.keep("newest complete backup")
-        elif newest is backup:
+        elif _newer(newest_sound, backup) is backup:
             found.keep(f"newest backup, {'which found no stream' if backup.hollow else 'partial'}")
-        for count in self._counts:
-            count.apply(backup, found)
-        if self._policy.within_seconds:
-            _apply_within(self._policy.within_seconds, complete or newest, backup, found)
-        for tag in self._policy.tags:
+    for name, count, period_of in _rules(policy):
+        if count:
+            _apply_count(name, count, period_of, decided, damaged=damaged)
+    for backup, found in decided:
+        if policy.within_seconds:
+            complete = _newer(newest_complete, backup) if backup.complete else newest_complete
+            _apply_within(policy.within_seconds, complete or _newer(newest_sound, backup), backup, found)
+        for tag in policy.tags:
             if tag.matches(backup.summary):
                 found.kept.append(f"tag {tag}")
             else:
                 found.missed.append(f"no tag {tag}")
-        return found
+        if backup.id in damaged:
+            found.damage()
+    return decided
 
 
 def _newer(one: _Backup | None, other: _Backup) -> _Backup:
@@ -320,45 +312,30 @@ def _period(second: int, form: str) -> str:
     return f"{_EPOCH + timedelta(seconds=second):{form}}"
 
 
-class _Count:
-    """A rule that keeps one backup of each of `count` periods, and what it keeps of the sound ones."""
-
-    def __init__(self, name: str, count: int, period_of: _PeriodOf, newest_first: Sequence[_Backup]) -> None:
-        self._name, self._count, self._period_of = name, count, period_of
-        self._keepers: dict[str, _Backup] = {}
-        self._newest: dict[str, str] = {}  # the newest id of each period, in falling order
-        for backup in newest_first:
-            period = period_of(backup)
-            self._newest.setdefault(period, backup.id)
-            self._keepers[period] = _keeper(self._keepers.get(period), backup)
-        self._ids = list(self._newest.values())
-        counted = (0, 0)
-        self._before = [counted]  # how many complete and partial ones count that are newer than a period
-        for keeper in self._keepers.values():
-            counted = self._plus(counted, keeper) or counted
-            self._before.append(counted)
-
-    def _plus(self, counted: tuple[int, int], keeper: _Backup) -> tuple[int, int] | None:
-        """Return how many count with this one, which comes after those that are `counted`; None if it does not."""
-        complete, partial = counted
-        if complete == self._count or (not keeper.complete and partial == self._count):
-            return None
-        return complete + keeper.complete, partial + (not keeper.complete)
-
-    def apply(self, backup: _Backup, found: _Found) -> None:
-        """Add what the rule says about a sound backup, or one that is added to these."""
-        period = self._period_of(backup)
-        keeper = _keeper(self._keepers.get(period), backup)
-        newest = max(backup.id, self._newest.get(period, ""))
-        counted = self._plus(self._before[bisect_left(self._ids, True, key=lambda one: one <= newest)], keeper)
-        label = self._name if self._name == "last" else f"{self._name} {period}"
-        if counted is None:
-            found.missed.append(f"{self._name}: {self._count} newer kept")
-        elif keeper is not backup:
-            found.missed.append(f"{label}: {keeper.id} kept")
-        else:
-            number = f"{counted[0]} of {self._count}" if keeper.complete else "partial, not counted"
-            found.keep(f"{label} ({number})")
+def _apply_count(
+    name: str, count: int, period_of: _PeriodOf, decided: Sequence[tuple[_Backup, _Found]], *, damaged: Collection[str]
+) -> None:
+    """Apply a rule that keeps one backup of each of `count` periods to backups, newest first."""
+    periods: dict[str, list[tuple[_Backup, _Found]]] = {}
+    for pair in decided:
+        periods.setdefault(period_of(pair[0]), []).append(pair)
+    complete = partial = 0  # how many complete and partial ones count that are newer than a period
+    for period, members in periods.items():
+        keeper: _Backup | None = None
+        for backup, _ in members:
+            keeper = keeper if backup.id in damaged else _keeper(keeper, backup)
+        label = name if name == "last" else f"{name} {period}"
+        for backup, found in members:
+            kept = _keeper(keeper, backup)
+            if complete == count or (partial == count and not kept.complete):
+                found.missed.append(f"{name}: {count} newer kept")
+            elif kept is not backup:
+                found.missed.append(f"{label}: {kept.id} kept")
+            else:
+                found.keep(f"{label} ({f'{complete + 1} of {count}' if kept.complete else 'partial, not counted'})")
+        if keeper is not None and complete < count:
+            complete += keeper.complete
+            partial += not keeper.complete and partial < count
 
 
 def _keeper(one: _Backup | None, other: _Backup) -> _Backup:

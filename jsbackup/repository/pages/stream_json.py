@@ -22,6 +22,8 @@ from jsbackup.repository.manifest import (
     Captured,
     ConsumerBackup,
     CopiedFrom,
+    Fact,
+    FactKind,
     Losses,
     LostSpan,
     ObjectRef,
@@ -37,6 +39,7 @@ from jsbackup.repository.pages.segment_pages import SegmentPages, list_from_json
 from jsbackup.times import parse_time
 
 __all__ = [
+    "facts_to_json",
     "losses_to_json",
     "reading_from_json",
     "reading_to_json",
@@ -89,6 +92,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         **({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {}),
         **({"lost": losses_to_json(stream.lost)} if stream.lost != Losses() else {}),
         **({"life": stream.life} if stream.life else {}),
+        **({"facts": facts_to_json(stream.facts)} if stream.facts else {}),
     }
 
 
@@ -141,6 +145,32 @@ def losses_to_json(losses: Losses) -> JsonObject:
     }
 
 
+def facts_to_json(facts: Sequence[Fact]) -> list[JsonObject]:
+    """Return the facts of a stream, also for `show --json`."""
+    return [
+        {
+            **fact.extra,
+            "kind": fact.kind,
+            "backup": fact.backup,
+            "made": fact.made,
+            "messages": fact.messages,
+            "detail": fact.detail,
+        }
+        for fact in facts
+    ]
+
+
+def _fact(fields: DocumentFields) -> Fact:
+    return Fact(
+        fields.choice("kind", FactKind),
+        fields.text("backup"),
+        fields.text("made"),
+        fields.number("messages"),
+        fields.text("detail"),
+        fields.rest(),
+    )
+
+
 def _losses(fields: DocumentFields | None) -> Losses:
     if fields is None:
         return Losses()
@@ -187,6 +217,7 @@ def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> Stre
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
         lost=_losses(fields.optional_fields("lost")),
         life=time_from_json(fields, "life") if fields.get("life") is not None else "",
+        facts=tuple(map(_fact, fields.each("facts"))) if fields.get("facts") is not None else (),
         state_extra=state.rest(),
         extra=fields.rest(),
     )

@@ -48,6 +48,7 @@ from jsbackup.repository.inventory import Inventory, find_missing
 from jsbackup.repository.manifest import (
     BackupResult,
     BackupSummary,
+    FactKind,
     Manifest,
     Source,
     StreamBackup,
@@ -113,8 +114,13 @@ class Offer:
     def doubtful(self) -> Mapping[str, str]:
         if self.manifest.result is BackupResult.COMPLETE:
             return {}
-        warnings = ((one.name, text) for one in self.manifest.streams for text in one.warnings if text != one.emptied)
-        return dict(reversed(list(warnings)))
+        found = ((one.name, self._doubts(one)) for one in reversed(self.manifest.streams))
+        return {name: doubts[0] for name, doubts in found if doubts}
+
+    @staticmethod
+    def _doubts(stream: StreamBackup) -> list[str]:
+        facts = [fact.text for fact in stream.facts if fact.kind is not FactKind.EMPTIED]
+        return [*facts, *stream.warnings]
 
     @cached_property
     def whole(self) -> frozenset[str]:

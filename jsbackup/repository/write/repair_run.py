@@ -36,7 +36,7 @@ from jsbackup.repository.checks.ledger import (
     VerifyOutcome,
     read_damaged,
     read_findings,
-    read_verifies,
+    read_runs,
     remember,
 )
 from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier, check_object
@@ -182,6 +182,7 @@ class RepairRun:
         not_recorded = None if self.dry_run else self._remember()
         if self.whole:
             self._mend_catalog()
+        runs = [] if self.check else read_runs(VerifyOutcome, self.repository.documents, 1)
         return RepairReport(
             tuple((broken, self._outcomes[name]) for name, broken in self._objects.items()),
             tuple(self._manifests),
@@ -192,7 +193,7 @@ class RepairRun:
             self.whole,
             writers=tuple(self._writers),
             checked=self.check,
-            last_verify=None if self.check else next(iter(read_verifies(self.repository.documents, 1)), None),
+            last_verify=next(iter(runs), None),
             readers=tuple(self._readers),
         )
 
@@ -314,7 +315,8 @@ class RepairRun:
             if (name := id_of(ref)) not in due:
                 continue
             self._judged.add(name)
-            if name in self._findings.damaged[Level.DATA] and (flaw := self._flaw_within(ref)):
+            damage = self._findings.damaged.get(name)
+            if damage is not None and damage.level is Level.DATA and (flaw := self._flaw_within(ref)):
                 self._beyond[ref.key, flaw] = None
             else:
                 self._sound[name] = backup

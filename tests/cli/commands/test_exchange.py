@@ -94,6 +94,7 @@ def test_an_import_prints_what_a_backup_prints(tmp_path: Path, account: Path, js
         ],
         "lost": None,
         "warnings": [],
+        "facts": [],
         "read": None,
     }
     (listed,) = jsbackup("list", "-r", tmp_path / "repo").ok().document["backups"]

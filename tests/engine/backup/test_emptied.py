@@ -29,4 +29,4 @@ def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
     empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
     emptied = [StoredStream(one) for one in empty.streams]
     marked, _, note = find_vanished(repository, empty, emptied, {}, restores=restores)
-    assert "nothing is left" in note and "has none now" in marked[0].stream.warnings[0]
+    assert "nothing is left" in note and "has none now" in marked[0].stream.remarks[0]

@@ -380,7 +380,7 @@ def test_a_stream_that_lost_its_end_and_has_others_there_is_read_whole_with_a_wa
 
     backup = backed_up(whole, script, incremental=Incremental.ALWAYS)
     assert backup.messages == [*MESSAGES[:200], *others, *new]
-    assert "the server has lost some of it since the last backup" in backup.stream.warnings[0]
+    assert "the server has lost some of it since the last backup" in backup.stream.remarks[0]
 
 
 @pytest.mark.parametrize("incremental", [Incremental.ALWAYS, Incremental.NEVER])

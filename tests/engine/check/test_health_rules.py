@@ -23,7 +23,7 @@ from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
 from jsbackup.readable import span
 from jsbackup.repository import layout
-from jsbackup.repository.checks.ledger import DrillOutcome, FailedStream, VerifyOutcome, put_drill, put_verify
+from jsbackup.repository.checks.ledger import DrillOutcome, FailedStream, VerifyOutcome, record_run
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.layout import ReceiptKey
@@ -74,12 +74,12 @@ class World:
         moment = format_time(NOW_NS - round(hours_ago * HOUR) * 10**9)
         outcome = VerifyOutcome(moment, moment, ok, level, True, False, 1, 0 if ok else 3)
         outcome = replace(outcome, **more)  # type: ignore[arg-type]
-        put_verify(self.repository.documents, outcome, "tests", lambda count: next(self.numbers).to_bytes(count, "big"))
+        record_run(self.repository.documents, outcome, "tests", lambda count: next(self.numbers).to_bytes(count, "big"))
 
     def drill(self, hours_ago: float, backup: str, *, code: int = 0, **more: object) -> None:
         moment = format_time(NOW_NS - round(hours_ago * HOUR) * 10**9)
         outcome = replace(DrillOutcome(moment, moment, not code, code, backup, moment), **more)  # type: ignore[arg-type]
-        put_drill(self.repository.documents, outcome, "tests", lambda count: next(self.numbers).to_bytes(count, "big"))
+        record_run(self.repository.documents, outcome, "tests", lambda count: next(self.numbers).to_bytes(count, "big"))
 
     def status(self, **more: object) -> RepositoryStatus:
         return take_status(self.repository, now_ns=NOW_NS, **more)  # type: ignore[arg-type]
@@ -185,8 +185,8 @@ def test_a_server_that_nobody_has_named_stays_the_same_when_it_starts_anew(world
 
 
 def test_imports_transforms_and_configurations_stand_for_nothing(world: World) -> None:
-    world.back_up(1, "A", source=Source(extra={"imported": {"from": "nats-cli"}}))
-    world.back_up(1, "A", source=Source(extra={"transformed": {"backup": "x", "options": ["--mask"]}}))
+    world.back_up(1, "A", source=Source(imported={"from": "nats-cli"}))
+    world.back_up(1, "A", source=Source(transformed={"backup": "x", "options": ["--mask"]}))
     world.back_up(1, "A", selection=Selection(config_only=True))
     assert world.rules() == ["no-backup"]
     assert world.status().others == 3

@@ -146,7 +146,7 @@ def test_a_stream_that_is_described_as_before_is_what_the_last_backup_says() -> 
 
         first = rest(look, "2026-03-01T00:00:00Z", committed=True)
         again = rest(replace(look, at_ns=6 * SECOND), "2026-03-02T00:00:00Z", committed=True)
-        assert again.captured == first.captured.again("1970-01-01T00:00:06Z", "2026-03-02T00:00:00Z")
+        assert again.captured == replace(first.captured, begun="1970-01-01T00:00:06Z", ended="2026-03-02T00:00:00Z")
         assert replace(again, captured=first.captured) == first
         # Another configuration: not committed, then committed.
         other = replace(look, info=replace(look.info, config={**look.info.config, "description": "new"}))
@@ -254,7 +254,7 @@ def test_a_stream_that_lost_its_end_and_grew_again_is_found_out_by_its_next_tail
         await (await stream.expect_consumer()).say_all()
         await stream.give_snapshot()
         assert await following.messages(reading) == stream.present
-        assert "has lost some of it" in (await reading).stream.warnings[0]
+        assert "has lost some of it" in (await reading).stream.remarks[0]
 
     play(script)
 

@@ -107,6 +107,6 @@ _CLIENTS = {"max_msgs_per_subject": 5, "discard": "new", "deny_delete": True}
 )
 def test_how_messages_may_have_gone(config: JsonObject, more: JsonObject, expected: JsonObject) -> None:
     stream = bucket_stream({**_CLIENTS, **config})
-    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1", extra=more), BackupResult.COMPLETE, (stream,))
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1", **more), BackupResult.COMPLETE, (stream,))
     usual = Removals(history=5, oldest_first=True, max_age_ns=0, by_size=False, copied=False)
     assert Removals.of(manifest, stream) == replace(usual, **expected)

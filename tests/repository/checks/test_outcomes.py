@@ -17,10 +17,8 @@ from jsbackup.repository.checks.ledger import (
     DrillOutcome,
     FailedStream,
     VerifyOutcome,
-    put_drill,
-    put_verify,
-    read_drills,
-    read_verifies,
+    read_runs,
+    record_run,
 )
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.crypto.access import GivenKeys
@@ -80,11 +78,11 @@ def test_outcomes_come_back_newest_first(kind: str) -> None:
     documents = repository.documents
     later = replace(VERIFY, begun=format_time(BEGUN + 10**9), ok=True, level=Level.DATA, chosen=(), damaged=())
     for outcome in (VERIFY, later):
-        put_verify(documents, outcome, "jsbackup tests", random)
-    put_drill(documents, DRILL, "jsbackup tests", random)
-    assert read_verifies(documents, 10) == [later, VERIFY]
-    assert read_verifies(documents, 1) == [later]
-    assert read_drills(documents, 10) == [DRILL]
+        record_run(documents, outcome, "jsbackup tests", random)
+    record_run(documents, DRILL, "jsbackup tests", random)
+    assert read_runs(VerifyOutcome, documents, 10) == [later, VERIFY]
+    assert read_runs(VerifyOutcome, documents, 1) == [later]
+    assert read_runs(DrillOutcome, documents, 10) == [DRILL]
     assert DRILL.seconds == 120
     assert {layout.kind_of(info.key) for info in repository.store.list("receipts/")} == {ObjectKind.CHECK}
 
@@ -101,18 +99,18 @@ def test_without_the_key_that_signs_nothing_is_recorded_and_that_is_said() -> No
     _made(scene)
     documents = Repository.open(scene.store).documents
     with pytest.raises(KeyUnavailable):
-        put_verify(documents, VERIFY, "jsbackup tests", scene.random)
-    assert read_verifies(documents, 10) == []
+        record_run(documents, VERIFY, "jsbackup tests", scene.random)
+    assert read_runs(VerifyOutcome, documents, 10) == []
 
 
 def test_the_oldest_outcomes_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "_MOST_KEPT", 3)
+    monkeypatch.setattr(ledger, "MOST_RUNS", 3)
     documents = Documents(MemoryStore())
-    put_drill(documents, DRILL, "tests", bytes)
+    record_run(documents, DRILL, "tests", bytes)
     for second in range(5):
-        put_verify(documents, replace(VERIFY, begun=format_time(BEGUN + second * 10**9)), "tests", bytes)
-    assert [one.begun[17:19] for one in read_verifies(documents, 10)] == ["04", "03", "02"]
-    assert len(read_drills(documents, 10)) == 1
+        record_run(documents, replace(VERIFY, begun=format_time(BEGUN + second * 10**9)), "tests", bytes)
+    assert [one.begun[17:19] for one in read_runs(VerifyOutcome, documents, 10)] == ["04", "03", "02"]
+    assert len(read_runs(DrillOutcome, documents, 10)) == 1
 
 
 @pytest.mark.slow
@@ -120,16 +118,16 @@ def test_damage_is_passed_over_and_told(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.WARNING)
     store = MemoryStore()
     documents = Documents(store)
-    put_drill(documents, DRILL, "tests", bytes)
-    put_drill(documents, replace(DRILL, begun=format_time(BEGUN + 10**9)), "tests", bytes)
+    record_run(documents, DRILL, "tests", bytes)
+    record_run(documents, replace(DRILL, begun=format_time(BEGUN + 10**9)), "tests", bytes)
     key = next(info.key for info in reversed(list(store.list())))
     whole = store.get(key)
     for length in range(len(whole) - 1):  # the newline may be missing
         put_instead(store, key, whole[:length])
-        assert [one.begun for one in read_drills(documents, 10)] == [DRILL.begun]
+        assert [one.begun for one in read_runs(DrillOutcome, documents, 10)] == [DRILL.begun]
     for place in range(len(whole)):
         put_instead(store, key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert [one.begun for one in read_drills(documents, 10)] == [DRILL.begun]
+        assert [one.begun for one in read_runs(DrillOutcome, documents, 10)] == [DRILL.begun]
     assert f"ignored: {key}" in caplog.text
 
 
@@ -151,26 +149,26 @@ def test_damage_is_passed_over_and_told(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_makes_no_sense_is_passed_over(change: JsonObject) -> None:
     store = MemoryStore()
     documents = Documents(store)
-    put_drill(documents, DRILL, "tests", bytes)
+    record_run(documents, DRILL, "tests", bytes)
     [info] = store.list()
     value = decode_document(store.get(info.key), "it").value
     put_instead(store, info.key, encode_document({**value, **change}, "it"))
-    assert read_drills(documents, 10) == []
+    assert read_runs(DrillOutcome, documents, 10) == []
 
 
 def test_of_the_same_second_the_later_one_is_newer() -> None:
     documents = Documents(MemoryStore())
     for number, nanoseconds in enumerate((3, 1, 2)):
         outcome = replace(VERIFY, begun=format_time(BEGUN + nanoseconds))
-        put_verify(documents, outcome, "tests", lambda count, number=number: number.to_bytes(count, "big"))
-    assert [one.begun[-4:] for one in read_verifies(documents, 9)] == ["003Z", "002Z", "001Z"]
+        record_run(documents, outcome, "tests", lambda count, number=number: number.to_bytes(count, "big"))
+    assert [one.begun[-4:] for one in read_runs(VerifyOutcome, documents, 9)] == ["003Z", "002Z", "001Z"]
 
 
 def test_of_very_many_streams_those_that_took_longest_are_told() -> None:
     documents = Documents(MemoryStore())
     streams = tuple(DrilledStream(f"S{number}", 1, 10, True, number / 10) for number in range(1500))
-    put_drill(documents, replace(DRILL, restored=1500, messages=1500, streams=streams), "tests", bytes)
-    [read] = read_drills(documents, 1)
+    record_run(documents, replace(DRILL, restored=1500, messages=1500, streams=streams), "tests", bytes)
+    [read] = read_runs(DrillOutcome, documents, 1)
     assert (read.restored, read.messages, len(read.streams)) == (1500, 1500, 1000)
     assert [one.name for one in read.streams[:2]] == ["S1499", "S1498"]
 
@@ -178,8 +176,8 @@ def test_of_very_many_streams_those_that_took_longest_are_told() -> None:
 def test_what_was_signed_stays_readable_when_the_writer_key_is_replaced() -> None:
     scene = Scene("signed")
     repository = _made(scene)
-    put_verify(repository.documents, VERIFY, "jsbackup tests", scene.random)
-    put_drill(repository.documents, DRILL, "jsbackup tests", scene.random)
+    record_run(repository.documents, VERIFY, "jsbackup tests", scene.random)
+    record_run(repository.documents, DRILL, "jsbackup tests", scene.random)
     assert scene.new_keys is not None
     key, make_valid = replace_writer(
         scene.store,
@@ -192,4 +190,4 @@ def test_what_was_signed_stays_readable_when_the_writer_key_is_replaced() -> Non
     )
     make_valid()
     documents = Repository.open(scene.store, GivenKeys(key)).documents
-    assert (read_verifies(documents, 9), read_drills(documents, 9)) == ([VERIFY], [DRILL])
+    assert (read_runs(VerifyOutcome, documents, 9), read_runs(DrillOutcome, documents, 9)) == ([VERIFY], [DRILL])

@@ -439,7 +439,7 @@ def test_what_is_remembered_is_what_decides(runs: list[tuple[Level, set[bytes], 
     for one in map(name, range(31)):
         assert read.is_damaged(one) == known.is_damaged(one)
         if read.is_damaged(one):
-            assert read_damaged(documents)[one] == read.folders[one] == f"segments/{one[-1] % 3}"
+            assert read_damaged(documents)[one] == read.damaged[one].folder == f"segments/{one[-1] % 3}"
         if not known.is_damaged(one):
             for level in (Level.OBJECTS, Level.DATA):
                 assert read.verified_seconds(one, anything, level) == known.verified_seconds(one, anything, level)
@@ -475,24 +475,6 @@ def test_damage_in_one_folder_is_none_in_another(store: MemoryStore, repository:
     folder, _, _ = orders[0].key.rpartition("/")
     assert objects.damaged_in(folder) == {id_of(orders[0])} and not objects.damaged_in("segments/other-1a2b3c4d")
     assert objects.is_damaged(orders[0]) and not objects.is_damaged(orders[1])
-
-
-def test_damage_that_a_version_without_folders_recorded_may_be_anywhere(
-    store: MemoryStore, repository: Repository
-) -> None:
-    manifest = store_backup(repository)
-    orders = manifest.streams[0].segments
-    put_instead(store, orders[0].key, flip(store.get(orders[0].key)))
-    run(repository, [manifest], NOW)
-    (key,) = (info.key for info in store.list(layout.VERIFIED) if layout.is_damage_record(info.key))
-    document = json.loads(store.get(key))
-    del document["found"][0]["folder"], document["sha256"]
-    put_instead(store, key, encode_document(document, key))
-    objects = Repository.open(store).objects
-    assert objects.damaged_in("segments/other-1a2b3c4d") == {id_of(orders[0])}
-    assert objects.is_damaged(orders[0])
-    run(repository, [manifest], NOW + 1)
-    assert not Repository.open(store).objects.damaged_in("segments/other-1a2b3c4d"), "recorded again, with its folder"
 
 
 def test_pages_of_streams_are_among_what_is_verified(store: MemoryStore, repository: Repository) -> None:

@@ -177,13 +177,6 @@ def test_what_a_backup_has_found_while_it_ran_counts(store: MemoryStore) -> None
     assert damaged(store) == {SECOND}
 
 
-def test_a_record_without_folders_may_mean_any(store: MemoryStore) -> None:
-    documents = Repository.open(store).documents
-    ref = own_segment(store)
-    remember_damaged(documents, {id_of(ref): ""}, now_seconds=9, tool="t", random=lambda size: b"x" * size)
-    assert damaged(store) == {SECOND}
-
-
 def test_more_damaged_backups_than_an_outcome_names_are_all_looked_at(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

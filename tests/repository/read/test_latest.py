@@ -224,9 +224,9 @@ def test_partial_ones_and_configurations_are_taken_where_there_is_nothing_else(s
 
 
 def test_imports_and_transformed_ones_are_taken_where_there_is_nothing_else(some: Backups) -> None:
-    transformed = some.add(0, "A", source=replace(SHOP, extra={"transformed": {"backup": "x", "options": ["--mask"]}}))
+    transformed = some.add(0, "A", source=replace(SHOP, transformed={"backup": "x", "options": ["--mask"]}))
     assert some.latest() == transformed
-    imported = some.add(1, "A", source=Source(extra={"imported": {"from": "nats-cli"}}), selection=None)
+    imported = some.add(1, "A", source=Source(imported={"from": "nats-cli"}), selection=None)
     assert some.latest() == imported
     server = some.add(0.5, "A")
     choice = choose_latest(some, Wanted())
@@ -234,7 +234,7 @@ def test_imports_and_transformed_ones_are_taken_where_there_is_nothing_else(some
 
 
 def test_among_imports_a_newer_one_is_not_left_out_as_an_import(some: Backups) -> None:
-    folder, store = (Source(extra={"imported": {"from": kind}}) for kind in ("nats-cli", "server-store"))
+    folder, store = (Source(imported={"from": kind}) for kind in ("nats-cli", "server-store"))
     whole = some.add(0, "A", "B", source=folder, selection=None)
     partial = some.add(1, "A", source=folder, selection=None, lacking=("B",))
     other = some.add(2, "C", source=store, selection=None)
@@ -308,7 +308,7 @@ def test_a_source_that_never_had_a_stream_is_no_candidate(some: Backups) -> None
 def test_a_drill_of_an_import_or_of_few_streams_is_none_of_all(some: Backups) -> None:
     wide = some.add(0, "A", "B")
     narrow = some.add(1, "A", selection=Selection(("A",)))
-    imported = some.add(2, "C", source=Source(extra={"imported": {"from": "nats-cli"}}), selection=None)
+    imported = some.add(2, "C", source=Source(imported={"from": "nats-cli"}), selection=None)
     later = some.add(3, "A", "B", "NEW")
 
     def left_out(backup: str) -> list[str]:
@@ -361,7 +361,7 @@ def test_servers_without_a_name_are_told_apart_by_their_streams(some: Backups) -
 # --- any repository ---
 
 NAMES = ("A", "B", "C")
-_sources = st.sampled_from([SHOP, PAY, replace(SHOP, cluster="C2"), Source(extra={"imported": {"from": "x"}})])
+_sources = st.sampled_from([SHOP, PAY, replace(SHOP, cluster="C2"), Source(imported={"from": "x"})])
 _names = st.sets(st.sampled_from(NAMES), max_size=3)
 _selections = st.builds(
     Selection,
@@ -388,9 +388,9 @@ def test_whatever_there_is_no_other_source_is_taken_and_nothing_is_missing_unsai
     except UsageError:
         return
     chosen = choice.manifest
-    of_servers = {origin_of(one.source) for one in some.made.values() if "imported" not in one.source.extra}
+    of_servers = {origin_of(one.source) for one in some.made.values() if one.source.imported is None}
     if of_servers:
-        assert "imported" not in chosen.source.extra
+        assert chosen.source.imported is None
         assert origin_of(chosen.source) == origin or origin not in of_servers
     else:
         of_servers = {origin_of(chosen.source)}

@@ -41,9 +41,11 @@ def commit(
     account: str = "",
 ) -> str:
     backup = f"20261121T014500Z-{number:06x}"
-    extra: dict[str, object] = {"imported": {"from": imported}} if imported else {}
-    extra |= {"transformed": {"backup": backup, "options": [transformed]}} if transformed else {}
-    source = Source(cluster="", account=account, extra=extra)
+    source = Source(
+        account=account,
+        imported={"from": imported} if imported else None,
+        transformed={"backup": backup, "options": [transformed]} if transformed else None,
+    )
     selection = Selection(tuple(one.name for one in streams))
     repository.commit(
         Manifest(

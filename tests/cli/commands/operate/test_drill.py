@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jsbackup.repository.checks.ledger import read_drills
+from jsbackup.repository.checks.ledger import DrillOutcome, read_runs
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.typed import Shop, Typed
@@ -33,7 +33,7 @@ def test_without_room_nothing_is_started_and_that_is_recorded(
     done = typed("drill", "-r", repo, "--nats-server", EMBEDDED, "--work-dir", work)
     assert done.code == 15 and f"{work} has 256 MiB free; this may need " in done.err and "--work-dir" in done.err
     assert list(work.iterdir()) == []
-    [outcome] = read_drills(Repository.open(LocalStore(repo)).documents, 9)
+    [outcome] = read_runs(DrillOutcome, Repository.open(LocalStore(repo)).documents, 9)
     assert (outcome.ok, outcome.code) == (False, 15)
 
 
