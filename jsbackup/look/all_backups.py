@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from heapq import heappop, heappush
@@ -25,7 +25,7 @@ from jsbackup.look.message import LookedUp, MessageFilter, messages_in
 from jsbackup.look.moment import Reach, folder_of, with_sequences
 from jsbackup.look.stream import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Captured, Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
@@ -164,7 +164,7 @@ def search_series(
     `start_bytes` of their payloads; and whether there may be more.
 
     With a list `damaged`, each damaged segment is added to it, as its newest backup, and nothing is said of what the
-    backups with it have of the stream. Raises as `matching`.
+    backups with it have of the stream. Raises IntegrityError, KeyUnavailable and StoreError.
     """
     refs: dict[str, SegmentRef] = {}
     new: set[str] = set()
@@ -336,32 +336,21 @@ class StreamChange:
     backup: str
     created: str
     change: ChangeKind
-    messages: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    last_seq: int = 0
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
 
 
 def changes_of(series: Series) -> Iterator[StreamChange]:
     """Yield the changes from backup to backup, oldest first. Reads nothing."""
-    before: StreamBackup | None = None
-    for sighting in series.sightings:
-        entry = sighting.entry
+    entries = [sighting.entry for sighting in series.sightings]
+    for before, entry, sighting in zip([None, *entries], entries, series.sightings, strict=False):
         kind = _kind(before, entry)
-        before = entry
-        if kind is None:
-            continue
-        change = StreamChange(series.origin, series.stream, sighting.backup, sighting.created, kind)
-        if entry is not None:
-            state = entry.captured
-            change = replace(
-                change,
-                messages=state.messages,
-                bytes=state.bytes,
-                first_seq=state.first_seq,
-                last_seq=state.last_seq,
-            )
-        yield change
+        if kind is not None:
+            state = Captured(0, 0, 0, 0, "", "") if entry is None else entry.captured
+            numbers = (state.messages, state.bytes, state.first_seq, state.last_seq)
+            yield StreamChange(series.origin, series.stream, sighting.backup, sighting.created, kind, *numbers)
 
 
 def _kind(before: StreamBackup | None, entry: StreamBackup | None) -> ChangeKind | None:

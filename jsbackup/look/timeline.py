@@ -35,7 +35,10 @@ class Timeline:
 
 
 def timeline_of(objects: Objects, stream: StreamBackup) -> Timeline | None:
-    """Return the timeline of a stream; None without messages. Raises as `matching`."""
+    """Return the timeline of a stream; None without messages.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
     parts = [part for part in parts_of(stream.segments) if part.messages]
     if not parts:
         return None

@@ -21,7 +21,7 @@ from functools import partial
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
 from jsbackup.look.all_backups import FoundMessage
 from jsbackup.look.message import LookedUp, MessageFilter, messages_in
-from jsbackup.look.stream import StoredBucket, heads, in_parallel, last_messages, messages_of, refs_within
+from jsbackup.look.stream import StoredBucket, heads, in_parallel, messages_of, refs_within
 from jsbackup.names import OBJECT_STREAM, is_name
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.shell import quoted_command
@@ -79,7 +79,7 @@ class ObjectEntry:
 
 
 class ObjectBucket(StoredBucket):
-    """An object store in a backup. All methods raise the errors of `matching`."""
+    """An object store in a backup. All methods raise IntegrityError, KeyUnavailable and StoreError."""
 
     prefix = OBJECT_STREAM
 
@@ -114,7 +114,7 @@ class ObjectBucket(StoredBucket):
             FormatError: its description cannot be read.
         """
         wanted = MessageFilter(subjects=description_subjects(self.stream, name))
-        message = next(last_messages(self.objects, self.stream, wanted), None)
+        message = next(messages_of(self.objects, self.stream, wanted, newest_first=True), None)
         where = f"object store {self.name} in backup {self.manifest.id}"
         history = quoted_command("history", self.name, options=[("--object", name)])
         hint = f"See {quoted_command('object', self.manifest.id, self.name)}, and {history} for all backups."

@@ -103,11 +103,11 @@ class ComparedStreams:
         wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
         self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
         for glob in self._globs:
-            found = sorted(filter(glob.matches, names))
-            if not found:
+            matches = sorted(filter(glob.matches, names))
+            if not matches:
                 raise UsageError(f"no stream on either side matches {glob.pattern}", hint=nearest(glob.pattern, names))
-            if all(name in self.skipped for name in found):
-                raise UsageError(f"stream {found[0]} cannot be compared: {self.skipped[found[0]]}")
+            if all(name in self.skipped for name in matches):
+                raise UsageError(f"stream {matches[0]} cannot be compared: {self.skipped[matches[0]]}")
         if self._excluded and names and not wanted:
             raise UsageError("--exclude leaves out all streams, so nothing would be compared", hint="Correct it.")
         return wanted - self.skipped.keys()
@@ -186,9 +186,11 @@ def _flat(config: JsonObject) -> JsonObject:
     flat: JsonObject = {}
     for key, value in config.items():
         if key == "metadata" and isinstance(value, dict):
-            flat.update({f"{key}.{name}": one for name, one in value.items() if not name.startswith(_SERVER_METADATA)})
+            flat.update(
+                {f"{key}.{name}": inner for name, inner in value.items() if not name.startswith(_SERVER_METADATA)}
+            )
         elif isinstance(value, dict) and value:
-            flat.update({f"{key}.{inner}": one for inner, one in value.items()})
+            flat.update({f"{key}.{name}": inner for name, inner in value.items()})
         else:
             flat[key] = value
     return flat
@@ -211,9 +213,9 @@ def _says_nothing(value: object) -> bool:
 def _plain(value: object) -> object:
     """Return a value without its empty fields."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items() if not _says_nothing(one)}
+        return {key: _plain(inner) for key, inner in value.items() if not _says_nothing(inner)}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return value
 
 
@@ -385,7 +387,7 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest) -> DiffReport:
 
     Raises what `choose` raises. An error in one stream does not stop the others.
     """
-    ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
+    ours, theirs = ({stream.name: stream for stream in side.streams} for side in (a, b))
     lost: dict[str, JsBackupError] = {**skipped_errors(a), **skipped_errors(b)}
     names = sorted(run.choose({*ours, *theirs, *lost}))
     diffs: list[StreamDiff] = []
@@ -426,7 +428,7 @@ def one_sided(name: str, created: str, state: Captured | StreamState, side: Side
 def compare_entries(
     objects: Objects, a: StreamBackup, b: StreamBackup, messages: MessageDiff, *, consumers: bool, notes: Sequence[str]
 ) -> StreamDiff:
-    """Complete a difference, given that of the messages. Raises as `diff_consumers`."""
+    """Complete a difference, given that of the messages. Raises IntegrityError, KeyUnavailable and StoreError."""
     without = () if consumers else ("consumers are not compared: a backup was made without them",)
     return StreamDiff(
         a.name,

@@ -212,13 +212,13 @@ def choose_latest(
         read = partial(read_needed, repository, needed=needed, in_part=in_part)
     inventory = _inventory(repository, wanted)
     now_ns = time.time_ns()
-    backups = [one for one in inventory.summaries if counts(one, wanted.tags, wanted.origins)]
+    backups = [backup for backup in inventory.summaries if counts(backup, wanted.tags, wanted.origins)]
     if not backups:
         if inventory.unreadable:
             raise inventory.unreadable[-1].error
         raise _none_counts(inventory.summaries, wanted)
-    ahead = [one for one in backups if is_dated_ahead(one.created, now_ns)]
-    backups = [one for one in backups if one not in ahead] or ahead
+    ahead = [backup for backup in backups if is_dated_ahead(backup.created, now_ns)]
+    backups = [backup for backup in backups if backup not in ahead] or ahead
     pool, origin = of_one_source(backups, wanted)
     candidates = _Candidates(series_of(_fit(pool)), read, wanted)
     chosen = candidates.choose()
@@ -233,7 +233,7 @@ def choose_latest(
         *_about_source(origin, wanted),
         *_about_ahead(ahead, chosen.id),
         *_about_newer(candidates, chosen, backups, pool),
-        *_about_gone(repository, chosen, wanted, named={one.stream for one in elsewhere}),
+        *_about_gone(repository, chosen, wanted, named={lacking.stream for lacking in elsewhere}),
     ]
     return Choice(chosen.manifest, tuple(notes), tuple(elsewhere))
 
@@ -262,7 +262,7 @@ def _none_counts(summaries: Sequence[BackupSummary], wanted: Wanted) -> UsageErr
     """Return the error for when no backup has the wanted tags and sources."""
     sources = " or ".join(repr(glob.pattern) for glob in wanted.origins)
     asked = [*([f"of source {sources}"] if sources else []), *(f"tagged {str(tag)!r}" for tag in wanted.tags)]
-    origins = sorted({shlex.quote(str(origin_of(one))) for one in summaries if one.is_of_a_server})
+    origins = sorted({shlex.quote(str(origin_of(backup))) for backup in summaries if backup.is_of_a_server})
     known = f"There are backups of {_some(origins)}. " if origins and sources else ""
     return UsageError(f"no backup is {' and '.join(asked)}", hint=f"{known}'jsbackup list' shows all.")
 
@@ -294,7 +294,7 @@ def with_damage(objects: Objects, choice: Choice, wanted: Wanted) -> Choice:
     Pages are only read of streams in whose folder something is damaged. Raises KeyUnavailable and StoreError.
     """
     backup = choice.manifest
-    damaged = [one.name for one in backup.streams if wanted.asks(one.name) and _is_damaged(objects, one)]
+    damaged = [entry.name for entry in backup.streams if wanted.asks(entry.name) and _is_damaged(objects, entry)]
     if not damaged:
         return choice
     text = f"{backup.id} is known to be damaged, in {_some(damaged)}: 'jsbackup show {backup.id}' says more"
@@ -311,16 +311,17 @@ def _is_damaged(objects: Objects, stream: StreamBackup) -> bool:
 def find_unselected(repository: Repository, manifest: Manifest) -> list[Elsewhere]:
     """Return the streams of the same source that this backup's selection leaves out, and another backup has.
 
-    An import's source is not known, so everything that backups of servers have is left out. Raises as `choose_latest`.
+    An import's source is not known, so everything that backups of servers have is left out.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
-    backup = summary_of(manifest)
-    others = [one for one in repository.inventory().summaries if one.is_of_a_server and one.id != backup.id]
-    if backup.is_of_a_server:
-        others = [one for one in others if origin_of(one) == origin_of(backup)]
-    fit = [one for one in others if not one.selection.config_only]
-    chosen = _Candidate(backup, manifest)
+    named = summary_of(manifest)
+    others = [other for other in repository.inventory().summaries if other.is_of_a_server and other.id != named.id]
+    if named.is_of_a_server:
+        others = [other for other in others if origin_of(other) == origin_of(named)]
+    fit = [other for other in others if not other.selection.config_only]
+    chosen = _Candidate(named, manifest)
     elsewhere = _Candidates(series_of(fit), repository.manifest, Wanted()).elsewhere(chosen)
-    return [one for one in elsewhere if not backup.is_of_a_server or not chosen.selects(one.stream)]
+    return [stream for stream in elsewhere if not named.is_of_a_server or not chosen.selects(stream.stream)]
 
 
 # --- which backups are suitable ---
@@ -336,12 +337,12 @@ def of_one_source(backups: Sequence[BackupSummary], wanted: Wanted) -> tuple[lis
         if backup.is_of_a_server:
             sources.setdefault(origin_of(backup), []).append(backup)
     if not sources:
-        return [one for one in backups if one.transformed is None] or list(backups), None
+        return [backup for backup in backups if backup.transformed is None] or list(backups), None
     if wanted.origin in sources:
         return sources[wanted.origin], wanted.origin
-    lively = {origin: made for origin, made in sources.items() if any(one.streams for one in made)} or sources
+    lively = {origin: made for origin, made in sources.items() if any(backup.streams for backup in made)} or sources
     if len(lively) > 1 and wanted.profile:
-        by_profile = {o: made for o, made in lively.items() if any(one.profile == wanted.profile for one in made)}
+        by_profile = {o: made for o, made in lively.items() if any(backup.profile == wanted.profile for backup in made)}
         lively = by_profile if len(by_profile) == 1 else lively
     if len(lively) > 1:
         raise _ambiguous({origin: made[-1].id for origin, made in lively.items()}, wanted)
@@ -366,10 +367,10 @@ def _ambiguous(newest: Mapping[Origin, str], wanted: Wanted) -> UsageError:
 def _fit(pool: Sequence[BackupSummary]) -> Sequence[BackupSummary]:
     """Return the backups with messages; if there are none, all that are usable."""
     hollow = hollow_backups(pool)
-    sound = [one for one in pool if one.id not in hollow] or pool
+    sound = [backup for backup in pool if backup.id not in hollow] or pool
     # A partial backup without any stream lacks everything.
-    something = [one for one in sound if one.streams or one.result is BackupResult.COMPLETE] or sound
-    return [one for one in something if not one.selection.config_only] or something
+    something = [backup for backup in sound if backup.streams or backup.result is BackupResult.COMPLETE] or sound
+    return [backup for backup in something if not backup.selection.config_only] or something
 
 
 # --- which of them is chosen ---
@@ -454,7 +455,11 @@ class _Candidates:
             raise UsageError("no backup can be read", hint="See 'jsbackup list'.")
         newest_ns = max(parse_time(_top(series).created) for series in self.series)
         ranks = {candidate.id: self._rank(candidate) for candidate in candidates}
-        useful = [one for one in candidates if any(ranks[one.id][:3]) and not _has_ended(one.series, newest_ns)]
+        useful = [
+            candidate
+            for candidate in candidates
+            if any(ranks[candidate.id][:3]) and not _has_ended(candidate.series, newest_ns)
+        ]
         best = max(useful or candidates, key=lambda candidate: ranks[candidate.id])
         newest = max((backup.id for backup in best.series if backup.id in self.errors), default="")
         if newest > best.id:
@@ -470,7 +475,8 @@ class _Candidates:
         """
         elsewhere = []
         for name in sorted(self._asked - chosen.whole):
-            holder = max((one for one in self._newest if name in one.whole), key=lambda one: one.id, default=None)
+            holders = [candidate for candidate in self._newest if name in candidate.whole]
+            holder = max(holders, key=lambda candidate: candidate.id, default=None)
             if holder is None or not (name in chosen.lacking or holder.id > chosen.id or not chosen.selects(name)):
                 continue
             elsewhere.append(Elsewhere(name, holder.id, holder.summary.created))
@@ -495,7 +501,8 @@ class _Candidates:
 
     def _newest_of(self, series: Sequence[BackupSummary]) -> list[_Candidate]:
         newest = {backup.id: backup for backup in (_top(series), series[-1])}
-        return [found for backup in newest.values() if (found := self.candidate(backup, series)) is not None]
+        candidates = (self.candidate(backup, series) for backup in newest.values())
+        return [candidate for candidate in candidates if candidate is not None]
 
     @cached_property
     def _asked(self) -> frozenset[str]:
@@ -555,7 +562,7 @@ class _Candidates:
     def _missing(self, best: _Candidate, candidates: Sequence[_Candidate]) -> UsageError:
         """Return the error for when no single backup has all named streams, saying which has what."""
         streams = self.wanted.streams
-        having = {glob.pattern: [one.id for one in candidates if one.has(glob)] for glob in streams}
+        having = {glob.pattern: [candidate.id for candidate in candidates if candidate.has(glob)] for glob in streams}
         nowhere = next((pattern for pattern, backups in having.items() if not backups), None)
         if nowhere is not None:
             names = {name for candidate in self._newest for name in candidate.whole}
@@ -579,8 +586,8 @@ def _about_named(manifest: Manifest, connected: Source) -> Iterator[str]:
     """Yield a sentence if a backup given by its id surely comes from elsewhere. An import's source is not known."""
     origin, ours = origin_of(manifest.source), origin_of(connected)
     another_account = bool(origin.account and ours.account) and origin.account != ours.account
-    places = [(one.cluster, one.domain, one.api_prefix) for one in (origin, ours)]
-    if not summary_of(manifest).imported and (another_account or places[0] != places[1]):
+    another_place = (origin.cluster, origin.domain, origin.api_prefix) != (ours.cluster, ours.domain, ours.api_prefix)
+    if not summary_of(manifest).imported and (another_account or another_place):
         yield f"backup {manifest.id} comes from {origin.words}; the connected server is {ours.words}"
 
 
@@ -624,12 +631,12 @@ def _about_newer(
     candidates: _Candidates, chosen: _Candidate, backups: Sequence[BackupSummary], pool: Sequence[BackupSummary]
 ) -> list[str]:
     """Report the newest backup of each series that is newer than the chosen one, and why it was not chosen."""
-    ids = {one.id for one in pool}
-    ours = [one for one in backups if one.id in ids or (one.imported is not None and one.transformed is None)]
-    newest = sorted(
-        (series[-1] for series in series_of(one for one in ours if one.id > chosen.id)), key=lambda one: one.id
-    )
-    notes = [f"{one.id} is newer but not used: {_why_not(candidates, one, chosen)}" for one in newest[::-1]]
+    ids = {backup.id for backup in pool}
+    imports = [backup for backup in backups if backup.imported is not None and backup.transformed is None]
+    others = [*pool, *(backup for backup in imports if backup.id not in ids)]
+    newest = [series[-1] for series in series_of(backup for backup in others if backup.id > chosen.id)]
+    newest.sort(key=lambda backup: backup.id, reverse=True)
+    notes = [f"{backup.id} is newer but not used: {_why_not(candidates, backup, chosen)}" for backup in newest]
     more = len(notes) - _MOST_NOTES
     return notes[:_MOST_NOTES] + ([f"and {more} more that are newer"] if more > 0 else [])
 

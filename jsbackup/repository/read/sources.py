@@ -98,22 +98,20 @@ def series_of(backups: Iterable[BackupSummary]) -> list[list[BackupSummary]]:
     return list(series.values())
 
 
-def can_replace(one: BackupSummary, other: BackupSummary) -> bool:
-    """Return whether a backup has all that the other, older one was to have: of the same source, with no fewer streams,
-    and not transformed, unless the other is in the same way.
+def can_replace(newer: BackupSummary, older: BackupSummary) -> bool:
+    """Return whether a backup has all that an older one was to have: of the same source, with no fewer streams, and not
+    transformed, unless the other is in the same way.
     """
-    if one.imported != other.imported or one.transformed not in (None, other.transformed):
+    if newer.imported != older.imported or newer.transformed not in (None, older.transformed):
         return False
-    if origin_of(one).parts != origin_of(other).parts:
+    has, wants = newer.selection, older.selection
+    if origin_of(newer).parts != origin_of(older).parts or not set(has.exclude) <= set(wants.exclude):
         return False
-    has, had = one.selection, other.selection
-    if (had.consumers and not has.consumers) or (has.config_only and not had.config_only):
-        return False
-    if not set(has.exclude) <= set(had.exclude):
+    if (wants.consumers and not has.consumers) or (has.config_only and not wants.config_only):
         return False
     return not has.streams or (
-        bool(had.streams)
-        and all(name in has.streams or (Glob(name).is_literal and has.selects(name)) for name in had.streams)
+        bool(wants.streams)
+        and all(name in has.streams or (Glob(name).is_literal and has.selects(name)) for name in wants.streams)
     )
 
 
@@ -222,7 +220,8 @@ def _last_backups(repository: Repository, source: Source) -> Iterator[BackupSumm
     except JsBackupError as error:
         _log.warning("earlier backups cannot be read: %s", error.message)
         return
-    same = (one for one in reversed(backups) if one.is_of_a_server and origin_of(one) == origin_of(source))
+    servers = (backup for backup in reversed(backups) if backup.is_of_a_server)
+    same = (backup for backup in servers if origin_of(backup) == origin_of(source))
     yield from islice((backup for backup in same if backup.streams), _LOOKED_AT)
 
 
