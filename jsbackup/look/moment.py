@@ -95,8 +95,8 @@ class SequenceGaps:
         if isinstance(at, AtSequence):
             return min(at.sequence, self.stream.last_seq)
         parts = parts_of(self.stream.segments)
-        following, found = self._following(parts, at, self.stream.last_seq + 1)
-        if not found and at.time_ns < parse_time(self.stream.created) <= min(
+        following, is_found = self._following(parts, at, self.stream.last_seq + 1)
+        if not is_found and at.time_ns < parse_time(self.stream.created) <= min(
             (part.min_ns for part in parts), default=0
         ):
             return 0
@@ -209,10 +209,10 @@ def folder_of(key: str) -> str:
 
 def with_sequences(refs: Iterable[SegmentRef], sequences: Mapping[str, Sequence[int]]) -> list[SegmentRef]:
     """Return the segments that may have messages with some of these sequences, which rise; they are by folder."""
-    found = []
+    holding = []
     for ref in refs:
         wanted = sequences.get(folder_of(ref.key), ())
         at = bisect_left(wanted, ref.first_seq)
         if at < len(wanted) and wanted[at] <= ref.last_seq:
-            found.append(ref)
-    return found
+            holding.append(ref)
+    return holding

@@ -113,8 +113,8 @@ def _holding(objects: Objects, refs: Iterable[SegmentRef], wanted: MessageFilter
         return ref if any(True for _ in heads(objects, ref, wanted, wanted.columns)) else None
 
     # The search often ends with the first ones: few are read ahead.
-    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as found:
-        yield from (ref for ref in found if ref is not None)
+    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as holding:
+        yield from (ref for ref in holding if ref is not None)
 
 
 def heads(
@@ -146,9 +146,9 @@ def wanted_rows(
     probe = Probe(wanted.columns, wanted.any_row) if judged else None
     source = cast(BinaryIO, pa.BufferReader(data))
     for batch in scan_segment(source, columns, wanted.wants_group, probe, newest_first=newest_first):
-        found = batch.filter(wanted.rows(batch))
-        if found.num_rows:
-            yield found
+        rows = batch.filter(wanted.rows(batch))
+        if rows.num_rows:
+            yield rows
 
 
 def in_parallel(task: Callable[[SegmentRef], T], refs: Iterable[SegmentRef]) -> Generator[T, None, None]:
@@ -172,7 +172,7 @@ def find_stream(manifest: Manifest, name: str) -> StreamBackup:
         if stream.name == name:
             return stream
     refuse_unlisted(manifest, name)
-    reason = next((one.reason for one in manifest.skipped if one.name == name), "")
+    reason = next((skipped.reason for skipped in manifest.skipped if skipped.name == name), "")
     raise UsageError(
         f"backup {manifest.id} has no stream {name}" + (f": {reason}" if reason else ""),
         hint=nearest(name, sorted(stream.name for stream in manifest.streams))
@@ -228,12 +228,12 @@ def message_at(objects: Objects, manifest: Manifest, stream: StreamBackup, seque
         return message
     captured = stream.captured
     if not captured.messages:
-        there = "it has no messages"
+        where = "it has no messages"
     elif captured.first_seq < sequence < captured.last_seq:
-        there = "it was deleted before the backup"
+        where = "it was deleted before the backup"
     else:
-        there = f"it has {captured.first_seq} to {captured.last_seq}"
-    raise JsBackupError(f"stream {stream.name} has no message {sequence} in backup {manifest.id}: {there}")
+        where = f"it has {captured.first_seq} to {captured.last_seq}"
+    raise JsBackupError(f"stream {stream.name} has no message {sequence} in backup {manifest.id}: {where}")
 
 
 # --- newest messages ---
@@ -333,9 +333,10 @@ def read_message_page(
             more, stopped = ref.last_seq if back else ref.first_seq, True
             break
         batches = matching(objects, (ref,), wanted, newest_first=back)
-        messages = (one for batch in batches for one in listed_in(batch, newest_first=back))
-        beyond = (one for one in messages if not start or (one.sequence <= start if back else one.sequence >= start))
-        listed += islice(beyond, most + 1 - len(listed))
+        messages = (message for batch in batches for message in listed_in(batch, newest_first=back))
+        if start:
+            messages = (each for each in messages if (each.sequence <= start if back else each.sequence >= start))
+        listed += islice(messages, most + 1 - len(listed))
         if len(listed) > most:
             more = listed.pop().sequence
             break

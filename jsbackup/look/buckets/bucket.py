@@ -98,7 +98,7 @@ def key_subjects(stream: StreamBackup, key: str) -> tuple[str, ...]:
     subjects = config.get("subjects") or ()
     mirror = config.get("mirror")
     origin = mirror.get("name") if isinstance(mirror, dict) else None
-    buckets = [one.removeprefix(_PREFIX).removesuffix(".>") for one in subjects if _is_of_a_bucket(one)]
+    buckets = [subject.removeprefix(_PREFIX).removesuffix(".>") for subject in subjects if _is_of_a_bucket(subject)]
     if isinstance(origin, str) and origin.startswith(BUCKET_STREAM):
         buckets.append(origin.removeprefix(BUCKET_STREAM))
     if not buckets or config.get("sources"):
@@ -133,8 +133,8 @@ class KeyValueBucket(StoredBucket):
         records = self.records(pattern, at)
         if is_subject(pattern):
             records.setdefault(pattern, KeyRecord())
-        found = {key: state_then(record, self.removals, last_gap) for key, record in records.items()}
-        return key_list(found, whole=is_subject(pattern))
+        verdicts = {key: state_then(record, self.removals, last_gap) for key, record in records.items()}
+        return key_list(verdicts, whole=is_subject(pattern))
 
     def states(self, pattern: str = ">") -> dict[str, KeyState]:
         """Return the newest revision of each key when the backup was made, also of those that are deleted."""
@@ -167,12 +167,12 @@ class KeyValueBucket(StoredBucket):
             IncompleteError: the backup cannot say.
         """
         wanted = self._wanted(check_bucket_key(key), at)
-        found = self._newest_first(wanted)
-        last = next(found, None)
+        revisions = self._newest_first(wanted)
+        last = next(revisions, None)
         if last is None:
             raise self._absent(key, at)
         last_gap = 0 if at is None or self.removals.oldest_first else self.last_gap(at)
-        older = list(islice(found, max(self.removals.history - 1, 0))) if last.revision < last_gap else []
+        older = list(islice(revisions, max(self.removals.history - 1, 0))) if last.revision < last_gap else []
         if state_then(KeyRecord(_state(last), 1 + len(older)), self.removals, last_gap) is Unknown.UNKNOWN:
             raise IncompleteError(
                 f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: the last one "
@@ -182,7 +182,7 @@ class KeyValueBucket(StoredBucket):
             )
         if last.operation is KeyOperation.PUT:
             return last
-        before = next((one for one in chain(older, found) if one.operation is KeyOperation.PUT), None)
+        before = next((each for each in chain(older, revisions) if each.operation is KeyOperation.PUT), None)
         raise JsBackupError(
             f"key {key} of bucket {self.name} had no value{_at(at)} in backup {self.manifest.id}: "
             + (
@@ -246,7 +246,7 @@ def key_list(verdicts: Mapping[str, KeyVerdict], *, whole: bool = True) -> KeyLi
     """Return the list of keys of these states."""
     states = [state for state in verdicts.values() if isinstance(state, KeyState)]
     return KeyList(
-        tuple(sorted((one for one in states if one.operation is KeyOperation.PUT), key=lambda state: state.key)),
+        tuple(sorted((state for state in states if state.operation is KeyOperation.PUT), key=lambda state: state.key)),
         tuple(sorted(key for key, state in verdicts.items() if state is Unknown.UNKNOWN)),
         whole,
     )
@@ -266,8 +266,8 @@ def _revision(message: LookedUp) -> KeyRevision:
     return KeyRevision(key_of(message.subject), message.sequence, message.timestamp_ns, operation, value, expired)
 
 
-def _state(one: KeyRevision) -> KeyState:
-    return KeyState(one.key, one.revision, one.timestamp_ns, one.operation)
+def _state(revision: KeyRevision) -> KeyState:
+    return KeyState(revision.key, revision.revision, revision.timestamp_ns, revision.operation)
 
 
 def _at(at: Edge | None) -> str:

@@ -143,10 +143,10 @@ def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> Buc
     after = bucket
     if not _MADE & bucket.manifest.source.extra.keys():
         tasks = [partial(_bucket_in, repository, bucket, backup) for backup in repository.backups()]
-        known = [one for one in in_order(tasks, _THREADS) if one is not None]
-        knowing = [one for one in known if is_known(one.manifest, one.stream, at)]
+        known = [found for found in in_order(tasks, _THREADS) if found is not None]
+        knowing = [bucket for bucket in known if is_known(bucket.manifest, bucket.stream, at)]
         after = knowing[0] if knowing else bucket
-        earlier = [one for one in known if one.manifest.id < after.manifest.id and one not in knowing]
+        earlier = [bucket for bucket in known if bucket.manifest.id < after.manifest.id and bucket not in knowing]
         before = earlier[-1] if earlier else None
     return BucketSeries(at, before, after)
 
@@ -157,7 +157,7 @@ def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> Key
         manifest: Manifest = repository.manifest(backup, in_part=True, names=[like.stream.name])
     except (UsageError, IntegrityError, StoreError, UnsupportedError):  # forgotten meanwhile, or damaged
         return None
-    entry = next((one for one in manifest.streams if one.name == like.stream.name), None)
+    entry = next((entry for entry in manifest.streams if entry.name == like.stream.name), None)
     if (
         entry is None
         or entry.incarnation != like.stream.incarnation
@@ -205,7 +205,7 @@ def value_starts(objects: Objects, bucket: KeyValueBucket, keys: Sequence[KeySta
 
 def key_differences(a: Sequence[KeyState], b: Sequence[KeyState]) -> list[KeyDifference]:
     """Return the keys that only one side has, or that have another revision. Both sides are of the same stream."""
-    old, new = ({one.key: (one.revision, one.timestamp_ns) for one in side} for side in (a, b))
+    old, new = ({state.key: (state.revision, state.timestamp_ns) for state in side} for side in (a, b))
     differ = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [
         KeyDifference(key, old[key][0] if key in old else None, new[key][0] if key in new else None) for key in differ

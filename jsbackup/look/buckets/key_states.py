@@ -220,9 +220,9 @@ def state_since(
     record: KeyRecord, removals: Removals, last_gap: int, *, base: KeyState | None, earlier: Continued | None
 ) -> KeyVerdict:
     """Return the state of a key that had the state `base` when an earlier backup was made; the rest is by the later."""
-    found = state_then(record, removals, last_gap)
-    if found is not Unknown.UNKNOWN or earlier is None:
-        return found
+    verdict = state_then(record, removals, last_gap)
+    if verdict is not Unknown.UNKNOWN or earlier is None:
+        return verdict
     # The later backup has all that came in between, and none of it is of this key.
     if base is None or base.operation is not KeyOperation.PUT or base == record.last:
         return base
