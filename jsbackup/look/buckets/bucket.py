@@ -232,7 +232,8 @@ class KeyValueBucket(StoredBucket):
         """Return a suggestion, in a bucket that is quickly searched."""
         if self.stream.captured.messages > _MOST_SEARCHED:
             return None
-        return nearest(key, sorted(self.states()))
+        keys = self.states()
+        return None if key in keys else nearest(key, sorted(keys))
 
 
 def elsewhere_hint(bucket: KeyValueBucket, key: str) -> str:
