@@ -23,7 +23,7 @@ from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.pipeline.tasks.runner import THREADS, InProcess
 from jsbackup.planning.typed_options import TableOptions, change_options, keeping_obfuscated
 from jsbackup.repository import layout
-from jsbackup.repository.read.sources import Wanted
+from jsbackup.repository.read.latest import Wanted
 
 __all__ = ["ExportOutcome", "ExportedTable", "export"]
 
@@ -94,7 +94,7 @@ def export(
         hold_to_read(opened, "export", wait_seconds=lock_timeout_seconds, waiting=note_waiting, note=_log.warning),
         lent(place, opened),
     ):
-        wanted = Wanted(options.streams, all_needed=not append, as_newest=append)
+        wanted = Wanted(options.streams, as_newest=append)
         manifest = source._manifest if isinstance(source, Backup) else opened.choose(layout.LATEST, wanted).manifest
         check_readable(opened)
         for reason in ChosenBackup(place, manifest).left_out():

@@ -49,8 +49,7 @@ from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.manifest_json import Needed
-from jsbackup.repository.read.latest import Choice, Wanted
-from jsbackup.repository.read.search import BackupSearch
+from jsbackup.repository.read.latest import BackupSearch, Choice, Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.locking import LockRequest
 from jsbackup.stores.base import LockMode

@@ -48,7 +48,8 @@ from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.manifest import BackupResult, BackupSummary, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.sources import Wanted, counts
+from jsbackup.repository.read.latest import Wanted
+from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 from jsbackup.times import datetime_of, format_time, parse_time

@@ -22,7 +22,7 @@ from jsbackup.look.buckets.bucket_series import KeyDifference, key_differences, 
 from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
 from jsbackup.look.message import LookedUp, headers_of
 from jsbackup.look.moment import option_text
-from jsbackup.look.stream import PageStart, find_stream, message_at, read_message_page, with_messages
+from jsbackup.look.stream import find_stream, message_at, read_message_page, with_messages
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
@@ -32,7 +32,7 @@ from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup, summary_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import size_of
-from jsbackup.repository.read.diff import diff_configs, diff_stream, find_spans
+from jsbackup.repository.read.diff import diff_configs, diff_stream, group_segments, unequal_segments
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
@@ -132,19 +132,19 @@ class ContentPages(Pages):
         query, (manifest, entry) = Query(request), self._stream(request)
         with_messages(manifest, entry)
         back, objects = query.flag("back"), self._library.repository.objects
-        start, wanted = PageStart(query.number("from"), back), query.messages()
+        start, wanted = query.number("from"), query.messages()
         with self._library.reading() as is_over:
-            page = read_message_page(objects, entry, wanted, start=start, most=_MESSAGES, is_over=is_over)
+            page = read_message_page(objects, entry, wanted, start=start, back=back, most=_MESSAGES, is_over=is_over)
         names = ("subject", "since", "until", "header", "grep")
         kept = {"name": entry.name, **{name: query.text(name) for name in names}}
         path = f"/backup/{manifest.id}/messages"
         onward = "" if page.more is None else address(path, **kept, from_=page.more, back=1 if back else "")
         if back:
-            after = page.messages[-1].sequence + 1 if page.messages else start.sequence
-            behind = address(path, **kept, from_=after) if start.sequence else ""
+            after = page.messages[-1].sequence + 1 if page.messages else start
+            behind = address(path, **kept, from_=after) if start else ""
         else:
-            before = (page.messages[0].sequence if page.messages else start.sequence) - 1
-            behind = address(path, **kept, from_=before, back=1) if start.sequence > 1 and before > 0 else ""
+            before = (page.messages[0].sequence if page.messages else start) - 1
+            behind = address(path, **kept, from_=before, back=1) if start > 1 and before > 0 else ""
         return self.page(
             request,
             "messages.html",
@@ -352,7 +352,7 @@ class ComparisonPages(Pages):
             raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
         size = 0
         if not (old.digest == new.digest or old.opaque or new.opaque):
-            size = sum(span.bytes for span in find_spans(old.segments, new.segments))
+            size = sum(ref.bytes for ref in unequal_segments(group_segments(old.segments, new.segments)))
         diff = None
         keys: list[KeyDifference] = []
         problem: JsBackupError | None = None

@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
+from operator import attrgetter
 from threading import Lock
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError, UsageError
@@ -25,7 +27,7 @@ from jsbackup.look.message import LookedUp, MessageFilter, messages_in
 from jsbackup.look.moment import Reach, folder_of, with_sequences
 from jsbackup.look.stream import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Captured, Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
@@ -110,16 +112,17 @@ def read_series(
         KeyUnavailable: nothing can be read without a key that was not given.
         StoreError: the backups cannot be listed.
     """
-    found: dict[tuple[str, str], Series] = {}
+    all_series: dict[tuple[str, str], Series] = {}
     unread: list[UnreadBackup] = []
     tasks = [partial(_read, repository, backup, names) for backup in repository.backups()]
-    for one in in_order(tasks, _THREADS):
-        if isinstance(one, UnreadBackup):
-            unread.append(one)
-        elif one is not None and counts(one):
-            _add(found, one, chooses)
-            unread += [UnreadBackup(one.id, IntegrityError(f"{lost.words}: {lost.reason}")) for lost in one.unlisted]
-    return list(found.values()), unread
+    for manifest in in_order(tasks, _THREADS):
+        if isinstance(manifest, UnreadBackup):
+            unread.append(manifest)
+        elif manifest is not None and counts(manifest):
+            _add(all_series, manifest, chooses)
+            errors = (IntegrityError(f"{lost.words}: {lost.reason}") for lost in manifest.unlisted)
+            unread += [UnreadBackup(manifest.id, error) for error in errors]
+    return list(all_series.values()), unread
 
 
 def _read(repository: Repository, backup: str, names: Collection[str] | None) -> Manifest | UnreadBackup | None:
@@ -131,15 +134,15 @@ def _read(repository: Repository, backup: str, names: Collection[str] | None) ->
         return UnreadBackup(backup, error)
 
 
-def _add(found: dict[tuple[str, str], Series], manifest: Manifest, chooses: Callable[[str], bool]) -> None:
+def _add(all_series: dict[tuple[str, str], Series], manifest: Manifest, chooses: Callable[[str], bool]) -> None:
     source = manifest.source
     made = next((kind for kind in _MADE if getattr(source, kind) is not None), None)
     origin = made or str(origin_of(source))
     entries = {stream.name: stream for stream in manifest.streams if chooses(stream.name)}
     for name, entry in entries.items():
-        series = found.setdefault((origin, name), Series(origin, name))
+        series = all_series.setdefault((origin, name), Series(origin, name))
         series.sightings.append(Sighting(manifest.id, manifest.created, entry))
-    for (other, name), series in found.items():
+    for (other, name), series in all_series.items():
         if other == origin and name not in entries and _should_have(manifest, name):
             series.sightings.append(Sighting(manifest.id, manifest.created, None))
 
@@ -148,7 +151,7 @@ def _should_have(manifest: Manifest, stream: str) -> bool:
     asked = manifest.selection
     if asked is None or asked.config_only or manifest.result is not BackupResult.COMPLETE:
         return False
-    return asked.selects(stream) and all(one.name != stream for one in manifest.skipped)
+    return asked.selects(stream) and all(skipped.name != stream for skipped in manifest.skipped)
 
 
 def search_series(
@@ -164,12 +167,12 @@ def search_series(
     `start_bytes` of their payloads; and whether there may be more.
 
     With a list `damaged`, each damaged segment is added to it, as its newest backup, and nothing is said of what the
-    backups with it have of the stream. Raises as `matching`.
+    backups with it have of the stream. Raises IntegrityError, KeyUnavailable and StoreError.
     """
     refs: dict[str, SegmentRef] = {}
     new: set[str] = set()
     held = [_held(series, wanted, refs, new) for series in all_series]
-    found: dict[str, list[LookedUp]] = {}
+    by_segment: dict[str, list[LookedUp]] = {}
     newest = _Newest(most)
     newest_first = sorted(map(refs.__getitem__, new), key=lambda ref: ref.max_ns, reverse=True)
     more = False
@@ -190,17 +193,18 @@ def search_series(
             if more := newest.are_after(ref.max_ns):
                 break
             if messages := next(results):
-                found[ref.key] = messages
+                by_segment[ref.key] = messages
                 newest.add(messages)
-    again = with_sequences((ref for key, ref in refs.items() if key not in new), newest.sequences(found))
+    again = with_sequences((ref for key, ref in refs.items() if key not in new), newest.sequences(by_segment))
     for ref, messages in zip(again, in_parallel(search, again), strict=True):
-        found[ref.key] = messages
+        by_segment[ref.key] = messages
     if damaged is not None:
         damaged += _without_broken(all_series, held, broken)
-    merged = [one for series, keys in zip(all_series, held, strict=True) for one in _merged(series, keys, found)]
-    kept = sorted(merged, key=lambda one: (one.timestamp_ns, one.sequence))[-most:]
+    by_series = zip(all_series, held, strict=True)
+    merged = list(chain.from_iterable(_merged(series, keys, by_segment) for series, keys in by_series))
+    kept = sorted(merged, key=attrgetter("timestamp_ns", "sequence"))[-most:]
     more = more or len(merged) > most
-    return sorted(kept, key=lambda one: (one.origin, one.stream, one.timestamp_ns, one.sequence)), more
+    return sorted(kept, key=attrgetter("origin", "stream", "timestamp_ns", "sequence")), more
 
 
 def _without_broken(
@@ -226,19 +230,19 @@ class _Newest:
         self._seen: set[tuple[int, int, bytes]] = set()
 
     def add(self, messages: Sequence[LookedUp]) -> None:
-        for one in messages:
-            name = (one.sequence, one.timestamp_ns, one.data[:32])
+        for message in messages:
+            name = (message.sequence, message.timestamp_ns, message.data[:32])
             if name not in self._seen:
                 self._seen.add(name)
-                heappush(self._times, one.timestamp_ns)
+                heappush(self._times, message.timestamp_ns)
                 if len(self._times) > self._most:
                     heappop(self._times)
 
-    def sequences(self, found: Mapping[str, Sequence[LookedUp]]) -> dict[str, list[int]]:
+    def sequences(self, by_segment: Mapping[str, Sequence[LookedUp]]) -> dict[str, list[int]]:
         """Return the sequences of those of the found messages that may be among the newest, by folder, rising."""
         least_ns = self._times[0] if len(self._times) == self._most else 0
         kept: dict[str, set[int]] = {}
-        for key, messages in found.items():
+        for key, messages in by_segment.items():
             kept.setdefault(folder_of(key), set()).update(m.sequence for m in messages if m.timestamp_ns >= least_ns)
         return {folder: sorted(sequences) for folder, sequences in kept.items()}
 
@@ -272,11 +276,11 @@ def _search(
 ) -> list[LookedUp]:
     """Return the last `most` wanted messages of a segment; of large payloads only the digest and the start."""
     shortened = partial(_shortened, start_bytes=start_bytes)
-    found: list[LookedUp] = []
+    messages: list[LookedUp] = []
     for batch in heads(objects, ref, wanted, BATCH_SCHEMA.names, turn=turn):
-        found += map(shortened, messages_in(batch.slice(max(batch.num_rows - most - 1, 0))))
-        del found[: -most - 1]
-    return found
+        messages += map(shortened, messages_in(batch.slice(max(batch.num_rows - most - 1, 0))))
+        del messages[: -most - 1]
+    return messages
 
 
 def _shortened(message: LookedUp, start_bytes: int) -> LookedUp:
@@ -286,7 +290,7 @@ def _shortened(message: LookedUp, start_bytes: int) -> LookedUp:
 
 
 def _merged(
-    series: Series, held: Sequence[list[str] | None], found: dict[str, list[LookedUp]]
+    series: Series, held: Sequence[list[str] | None], by_segment: dict[str, list[LookedUp]]
 ) -> Iterator[FoundMessage]:
     """Yield each message of a series with the backups that have it."""
     known: dict[tuple[str, LookedUp], list[str]] = {}
@@ -295,12 +299,12 @@ def _merged(
         if keys is None:
             continue
         incarnation = sighting.entry.incarnation if sighting.entry is not None else ""
-        here = {(incarnation, message) for key in keys for message in found.get(key, ())}
-        for one in here:
-            known.setdefault(one, []).append(sighting.backup)
-            gone.pop(one, None)
-        for one in known.keys() - here:
-            gone.setdefault(one, sighting.backup)
+        here = {(incarnation, message) for key in keys for message in by_segment.get(key, ())}
+        for content in here:
+            known.setdefault(content, []).append(sighting.backup)
+            gone.pop(content, None)
+        for content in known.keys() - here:
+            gone.setdefault(content, sighting.backup)
     for (incarnation, message), backups in known.items():
         digest, size, start = message.data[:32], message.data[32:40], message.data[40:]
         yield FoundMessage(
@@ -336,32 +340,21 @@ class StreamChange:
     backup: str
     created: str
     change: ChangeKind
-    messages: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    last_seq: int = 0
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
 
 
 def changes_of(series: Series) -> Iterator[StreamChange]:
     """Yield the changes from backup to backup, oldest first. Reads nothing."""
-    before: StreamBackup | None = None
-    for sighting in series.sightings:
-        entry = sighting.entry
+    entries = [sighting.entry for sighting in series.sightings]
+    for before, entry, sighting in zip([None, *entries], entries, series.sightings, strict=False):
         kind = _kind(before, entry)
-        before = entry
-        if kind is None:
-            continue
-        change = StreamChange(series.origin, series.stream, sighting.backup, sighting.created, kind)
-        if entry is not None:
-            state = entry.captured
-            change = replace(
-                change,
-                messages=state.messages,
-                bytes=state.bytes,
-                first_seq=state.first_seq,
-                last_seq=state.last_seq,
-            )
-        yield change
+        if kind is not None:
+            state = Captured(0, 0, 0, 0, "", "") if entry is None else entry.captured
+            numbers = (state.messages, state.bytes, state.first_seq, state.last_seq)
+            yield StreamChange(series.origin, series.stream, sighting.backup, sighting.created, kind, *numbers)
 
 
 def _kind(before: StreamBackup | None, entry: StreamBackup | None) -> ChangeKind | None:

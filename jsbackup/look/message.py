@@ -64,12 +64,12 @@ def headers_of(block: bytes | None) -> list[Header]:
     """Return the headers of a block, in order. Lines that are not headers are left out: clients may send anything."""
     if not block or not block.startswith(_VERSION):
         return []
-    found = []
+    headers = []
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
         if colon and name:
-            found.append(Header(_text(name), _text(value.strip(b" \t"))))
-    return found
+            headers.append(Header(_text(name), _text(value.strip(b" \t"))))
+    return headers
 
 
 def _text(data: bytes) -> str:
@@ -138,7 +138,7 @@ class MessageFilter:
             return True
         low, high = bounds.subject
         # A bound may be a shortened subject, so that only as much of it is compared.
-        return any(low[: len(one)] <= one and high[: len(one)] >= one[: len(high)] for one in self._prefixes)
+        return any(low[: len(each)] <= each and high[: len(each)] >= each[: len(high)] for each in self._prefixes)
 
     def rows(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return for each row of a batch, which has at least `columns`, whether it is wanted."""
@@ -158,7 +158,7 @@ class MessageFilter:
 
     @cached_property
     def _prefixes(self) -> list[bytes]:
-        return [_literal_part(one).encode() for one in self.subjects]
+        return [_literal_part(subject).encode() for subject in self.subjects]
 
 
 ALL_MESSAGES = MessageFilter()
@@ -169,5 +169,5 @@ def _literal_part(pattern: str) -> str:
     tokens = pattern.split(".")
     for at, token in enumerate(tokens):
         if token in ("*", ">"):
-            return "".join(f"{one}." for one in tokens[:at])
+            return "".join(f"{token}." for token in tokens[:at])
     return pattern

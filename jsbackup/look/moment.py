@@ -22,7 +22,6 @@ __all__ = [
     "Reach",
     "SequenceGaps",
     "check_known",
-    "end_of",
     "folder_of",
     "is_known",
     "known_until",
@@ -34,11 +33,6 @@ __all__ = [
 # --- moment ---
 #
 # Up to which moment a backup knows a stream.
-
-
-def end_of(stream: StreamBackup) -> int:
-    """Return the last sequence that the stream had given, also if that message was removed."""
-    return stream.last_seq
 
 
 def known_until(manifest: Manifest, stream: StreamBackup) -> int:
@@ -54,7 +48,7 @@ def known_until(manifest: Manifest, stream: StreamBackup) -> int:
 def is_known(manifest: Manifest, stream: StreamBackup, at: Edge) -> bool:
     """Return whether all messages up to the moment are known that were there when the backup was made."""
     if isinstance(at, AtSequence):
-        return at.sequence <= end_of(stream)
+        return at.sequence <= stream.last_seq
     return at.time_ns <= known_until(manifest, stream)
 
 
@@ -62,7 +56,7 @@ def check_known(manifest: Manifest, stream: StreamBackup, at: Edge | None) -> No
     """Raise UsageError for a moment after the backup: it is not known what came then."""
     if at is not None and not is_known(manifest, stream, at):
         is_sequence = isinstance(at, AtSequence)
-        text = f"sequence {end_of(stream)}" if is_sequence else format_time(known_until(manifest, stream))
+        text = f"sequence {stream.last_seq}" if is_sequence else format_time(known_until(manifest, stream))
         raise UsageError(
             f"backup {manifest.id} has stream {stream.name} only up to {text}, not at {at}",
             hint="Leave the moment out for the newest state, or name a newer backup.",
@@ -86,7 +80,7 @@ _NUMBERS = ("sequence", "timestamp_ns")
 
 @dataclass(frozen=True, slots=True)
 class SequenceGaps:
-    """The missing sequences of a stream in a backup. All methods raise as `matching`."""
+    """The missing sequences of a stream in a backup. Methods raise IntegrityError, KeyUnavailable and StoreError."""
 
     objects: Objects
     stream: StreamBackup
@@ -99,10 +93,10 @@ class SequenceGaps:
         before the stream was created there is none, unless it has messages that are older: from elsewhere.
         """
         if isinstance(at, AtSequence):
-            return min(at.sequence, end_of(self.stream))
+            return min(at.sequence, self.stream.last_seq)
         parts = parts_of(self.stream.segments)
-        following, found = self._following(parts, at, end_of(self.stream) + 1)
-        if not found and at.time_ns < parse_time(self.stream.created) <= min(
+        following, is_found = self._following(parts, at, self.stream.last_seq + 1)
+        if not is_found and at.time_ns < parse_time(self.stream.created) <= min(
             (part.min_ns for part in parts), default=0
         ):
             return 0
@@ -200,7 +194,7 @@ class Reach:
         if stream.remarks:
             return cls()
         last_ns = max((part.max_ns for part in parts_of(stream.segments)), default=0)
-        return cls(stream.incarnation, end_of(stream), last_ns)
+        return cls(stream.incarnation, stream.last_seq, last_ns)
 
     def covers(self, stream: StreamBackup, ref: SegmentRef) -> bool:
         """Return whether the earlier backup has all messages of a segment of a later one."""
@@ -215,10 +209,10 @@ def folder_of(key: str) -> str:
 
 def with_sequences(refs: Iterable[SegmentRef], sequences: Mapping[str, Sequence[int]]) -> list[SegmentRef]:
     """Return the segments that may have messages with some of these sequences, which rise; they are by folder."""
-    found = []
+    holding = []
     for ref in refs:
         wanted = sequences.get(folder_of(ref.key), ())
         at = bisect_left(wanted, ref.first_seq)
         if at < len(wanted) and wanted[at] <= ref.last_seq:
-            found.append(ref)
-    return found
+            holding.append(ref)
+    return holding

@@ -11,7 +11,6 @@ from typing import BinaryIO, ClassVar, Self, TypeVar, cast
 
 import pyarrow as pa
 
-from jsbackup import compute as pc
 from jsbackup.config import nearest
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
@@ -30,14 +29,13 @@ from jsbackup.transforms.rename import StreamKind, kinds_of
 __all__ = [
     "ListedMessage",
     "MessagePage",
-    "PageStart",
     "StoredBucket",
     "check_newest",
     "find_stream",
     "first_of_last",
     "heads",
     "in_parallel",
-    "last_messages",
+    "listed_in",
     "matching",
     "message_at",
     "messages_of",
@@ -73,7 +71,7 @@ def refs_within(
 ) -> Iterator[SegmentRef]:
     """Yield the segments that may have such messages, by their bounds. Reads no other pages, and each when it is due.
 
-    Raises as iteration over `StreamBackup.segments`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
     read = segments.read if isinstance(segments, SegmentList) else None
     parts = parts_of(segments)
@@ -115,8 +113,8 @@ def _holding(objects: Objects, refs: Iterable[SegmentRef], wanted: MessageFilter
         return ref if any(True for _ in heads(objects, ref, wanted, wanted.columns)) else None
 
     # The search often ends with the first ones: few are read ahead.
-    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as found:
-        yield from (ref for ref in found if ref is not None)
+    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as holding:
+        yield from (ref for ref in holding if ref is not None)
 
 
 def heads(
@@ -129,7 +127,9 @@ def heads(
 ) -> Iterator[pa.RecordBatch]:
     """Yield some columns of the wanted messages of a segment. `columns` have those that the filter judges by. The
     segment is held within the memory budget until the iterator ends. A large one is decoded within `turn`, if there is
-    one: what is decoded is not in the budget. Raises as `matching`.
+    one: what is decoded is not in the budget.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
     with objects.room.share() as share:
         share.hold(ref.size)
@@ -146,9 +146,9 @@ def wanted_rows(
     probe = Probe(wanted.columns, wanted.any_row) if judged else None
     source = cast(BinaryIO, pa.BufferReader(data))
     for batch in scan_segment(source, columns, wanted.wants_group, probe, newest_first=newest_first):
-        found = batch.filter(wanted.rows(batch))
-        if found.num_rows:
-            yield found
+        rows = batch.filter(wanted.rows(batch))
+        if rows.num_rows:
+            yield rows
 
 
 def in_parallel(task: Callable[[SegmentRef], T], refs: Iterable[SegmentRef]) -> Generator[T, None, None]:
@@ -172,7 +172,7 @@ def find_stream(manifest: Manifest, name: str) -> StreamBackup:
         if stream.name == name:
             return stream
     refuse_unlisted(manifest, name)
-    reason = next((one.reason for one in manifest.skipped if one.name == name), "")
+    reason = next((skipped.reason for skipped in manifest.skipped if skipped.name == name), "")
     raise UsageError(
         f"backup {manifest.id} has no stream {name}" + (f": {reason}" if reason else ""),
         hint=nearest(name, sorted(stream.name for stream in manifest.streams))
@@ -194,14 +194,22 @@ def with_messages(manifest: Manifest, stream: StreamBackup) -> StreamBackup:
     return stream
 
 
-def messages_of(objects: Objects, stream: StreamBackup, wanted: MessageFilter) -> Iterator[LookedUp]:
-    """Yield the wanted messages, in rising sequence. Raises as `matching`."""
-    for batch in matching(objects, stream.segments, wanted):
-        yield from messages_in(batch)
+def messages_of(
+    objects: Objects, stream: StreamBackup, wanted: MessageFilter, *, newest_first: bool = False
+) -> Iterator[LookedUp]:
+    """Yield the wanted messages, in rising sequence, or the last one first.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
+    for batch in matching(objects, stream.segments, wanted, newest_first=newest_first):
+        yield from messages_in(batch, newest_first=newest_first)
 
 
 def first_of_last(objects: Objects, stream: StreamBackup, wanted: MessageFilter, count: int) -> int:
-    """Return the sequence of the first of the last `count` wanted messages, 0 without any. Raises as `matching`."""
+    """Return the sequence of the first of the last `count` wanted messages, 0 without any.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
     first = 0
     for batch in matching(objects, stream.segments, wanted, newest_first=True):
         first = batch.column("sequence")[max(batch.num_rows - count, 0)].as_py()
@@ -211,25 +219,21 @@ def first_of_last(objects: Objects, stream: StreamBackup, wanted: MessageFilter,
     return first
 
 
-def last_messages(objects: Objects, stream: StreamBackup, wanted: MessageFilter) -> Iterator[LookedUp]:
-    """Yield the wanted messages, the last one first. Raises as `matching`."""
-    for batch in matching(objects, stream.segments, wanted, newest_first=True):
-        yield from messages_in(batch, newest_first=True)
-
-
 def message_at(objects: Objects, manifest: Manifest, stream: StreamBackup, sequence: int) -> LookedUp:
-    """Return one message. Raises JsBackupError if the backup does not have it, and as `matching`."""
+    """Return one message. Raises JsBackupError if the backup does not have it, and IntegrityError,
+    KeyUnavailable and StoreError.
+    """
     at = AtSequence(sequence)
     for message in messages_of(objects, stream, MessageFilter(Cut(at, at))):
         return message
     captured = stream.captured
     if not captured.messages:
-        there = "it has no messages"
+        where = "it has no messages"
     elif captured.first_seq < sequence < captured.last_seq:
-        there = "it was deleted before the backup"
+        where = "it was deleted before the backup"
     else:
-        there = f"it has {captured.first_seq} to {captured.last_seq}"
-    raise JsBackupError(f"stream {stream.name} has no message {sequence} in backup {manifest.id}: {there}")
+        where = f"it has {captured.first_seq} to {captured.last_seq}"
+    raise JsBackupError(f"stream {stream.name} has no message {sequence} in backup {manifest.id}: {where}")
 
 
 # --- newest messages ---
@@ -249,7 +253,10 @@ def check_newest(manifest: Manifest, stream: StreamBackup, rule: NewestRule | No
 def newest_messages(
     objects: Objects, stream: StreamBackup, wanted: MessageFilter, rule: NewestRule | None
 ) -> MessageFilter:
-    """Return the filter for those of the wanted messages that the rule keeps, all without one. Raises as `matching`."""
+    """Return the filter for those of the wanted messages that the rule keeps, all without one.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
     if rule is None:
         return wanted
 
@@ -274,14 +281,6 @@ def _newest(objects: Objects, wanted: MessageFilter, rule: NewestRule, ref: Segm
 # messages, or none, and still say where to go on.
 
 _START_BYTES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class PageStart:
-    """The sequence that a page begins with; going `back`, it is that of its last message. 0: the end of the stream."""
-
-    sequence: int = 0
-    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,61 +311,52 @@ def read_message_page(
     stream: StreamBackup,
     wanted: MessageFilter,
     *,
-    start: PageStart,
+    start: int = 0,
+    back: bool = False,
     most: int,
     is_over: Callable[[], bool],
 ) -> MessagePage:
-    """Return up to `most` of the wanted messages. `is_over` is asked before each segment but the first.
+    """Return up to `most` of the wanted messages from the sequence `start` on, or `back` from there; without a start,
+    from an end of the stream. `is_over` is asked before each segment but the first.
 
-    Raises as `matching`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
-    found: list[ListedMessage] = []
-    first = True
-    for ref in _refs(stream, wanted, start):
-        if not first and is_over():
-            return _page(found, start, ref.last_seq if start.back else ref.first_seq, stopped=True)
-        first = False
-        for one in _listed(objects, ref, wanted, start):
-            if len(found) == most:
-                return _page(found, start, one.sequence)
-            found.append(one)
-    return _page(found, start, None)
-
-
-def _page(found: list[ListedMessage], start: PageStart, more: int | None, *, stopped: bool = False) -> MessagePage:
-    return MessagePage(tuple(reversed(found) if start.back else found), more, stopped)
-
-
-def _refs(stream: StreamBackup, wanted: MessageFilter, start: PageStart) -> Iterator[SegmentRef]:
-    bound, cut = AtSequence(start.sequence), wanted.cut
     within = wanted
-    if start.sequence:
-        within = replace(wanted, cut=Cut(cut.since, bound) if start.back else Cut(bound, cut.until))
-    for ref in refs_within(stream.segments, within, newest_first=start.back):
-        if wanted.wants_part(ref):
-            yield ref
+    if start:
+        bound, cut = AtSequence(start), wanted.cut
+        within = replace(wanted, cut=Cut(cut.since, bound) if back else Cut(bound, cut.until))
+    refs = filter(wanted.wants_part, refs_within(stream.segments, within, newest_first=back))
+    listed: list[ListedMessage] = []
+    more, stopped = None, False
+    for number, ref in enumerate(refs):
+        if number and is_over():
+            more, stopped = ref.last_seq if back else ref.first_seq, True
+            break
+        batches = matching(objects, (ref,), wanted, newest_first=back)
+        messages = (message for batch in batches for message in listed_in(batch, newest_first=back))
+        if start:
+            messages = (each for each in messages if (each.sequence <= start if back else each.sequence >= start))
+        listed += islice(messages, most + 1 - len(listed))
+        if len(listed) > most:
+            more = listed.pop().sequence
+            break
+    return MessagePage(tuple(listed[::-1] if back else listed), more, stopped)
 
 
-def _listed(objects: Objects, ref: SegmentRef, wanted: MessageFilter, start: PageStart) -> Iterator[ListedMessage]:
-    for batch in matching(objects, (ref,), wanted, newest_first=start.back):
-        if start.sequence:
-            compare = pc.less_equal if start.back else pc.greater_equal
-            batch = batch.filter(compare(batch.column("sequence"), pc.int64_array([start.sequence])[0]))
-        rows = range(batch.num_rows)
-        yield from (_listed_row(batch, row) for row in (reversed(rows) if start.back else rows))
-
-
-def _listed_row(batch: pa.RecordBatch, row: int) -> ListedMessage:
-    sequence, timestamp_ns, subject, headers, data = batch.columns
-    payload = data[row].as_buffer()
-    return ListedMessage(
-        sequence[row].as_py(),
-        timestamp_ns[row].as_py(),
-        subject_text(subject[row].as_py()),
-        headers[row].as_py(),
-        payload.size,
-        payload.slice(0, min(payload.size, _START_BYTES)).to_pybytes(),
-    )
+def listed_in(batch: pa.RecordBatch, *, newest_first: bool = False) -> Iterator[ListedMessage]:
+    """Yield the messages of a batch with all columns. Of a payload only the start is copied."""
+    sequences, times, subjects, headers, data = batch.columns
+    rows = range(batch.num_rows)
+    for row in reversed(rows) if newest_first else rows:
+        payload = data[row].as_buffer()
+        yield ListedMessage(
+            sequences[row].as_py(),
+            times[row].as_py(),
+            subject_text(subjects[row].as_py()),
+            headers[row].as_py(),
+            payload.size,
+            payload.slice(0, min(payload.size, _START_BYTES)).to_pybytes(),
+        )
 
 
 # --- stored bucket ---

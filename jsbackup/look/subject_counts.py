@@ -96,7 +96,7 @@ class SubjectCount:
 def newest_part(stream: StreamBackup) -> StreamBackup:
     """Return the stream with as many of its newest segments as have 100,000 messages or 64 MiB raw, at least one.
 
-    Raises as iteration over `StreamBackup.segments`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
     kept: list[SegmentRef] = []
     messages = size = 0
@@ -111,7 +111,7 @@ def newest_part(stream: StreamBackup) -> StreamBackup:
 def largest_subjects(objects: Objects, stream: StreamBackup, most: int) -> tuple[list[SubjectCount], int]:
     """Return the subjects with the most bytes, the largest first, and how many subjects there are.
 
-    Raises as `matching`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
     counted = _counts_in(objects, stream)
     for whole in _added(table for tables in counted for table in tables):

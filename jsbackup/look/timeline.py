@@ -35,7 +35,10 @@ class Timeline:
 
 
 def timeline_of(objects: Objects, stream: StreamBackup) -> Timeline | None:
-    """Return the timeline of a stream; None without messages. Raises as `matching`."""
+    """Return the timeline of a stream; None without messages.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
     parts = [part for part in parts_of(stream.segments) if part.messages]
     if not parts:
         return None
@@ -61,9 +64,9 @@ def _read(objects: Objects, stream: StreamBackup, start: int, width: int) -> Ite
     for ref in stream.segments:
         for batch in heads(objects, ref, ALL_MESSAGES, ALL_MESSAGES.columns):
             times = pc.subtract(batch.column("timestamp_ns"), pc.int64_array([start])[0])
-            found = pc.value_counts(pc.divide(times, pc.int64_array([width])[0]))
-            for one in found.to_pylist():
-                yield one["values"], one["counts"]
+            slots = pc.value_counts(pc.divide(times, pc.int64_array([width])[0]))
+            for slot in slots.to_pylist():
+                yield slot["values"], slot["counts"]
 
 
 def _spread(parts: Iterable[Part], start: int, width: int) -> Iterator[tuple[int, int]]:

@@ -51,8 +51,7 @@ from jsbackup.stores.probe import probe_store
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.manifest_json import Needed
-    from jsbackup.repository.read.latest import Choice
-    from jsbackup.repository.read.sources import Wanted
+    from jsbackup.repository.read.latest import Choice, Wanted
 
 
 __all__ = [

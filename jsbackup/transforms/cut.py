@@ -166,7 +166,7 @@ class Cut:
             if edge is not None:
                 column = SEQUENCE if isinstance(edge, AtSequence) else TIMESTAMP
                 kept.append(compare(batch.column(column), pc.int64_array([_value(edge)])[0]))
-        return reduce(pc.and_, kept) if kept else pa.repeat(pa.scalar(True), batch.num_rows)
+        return reduce(pc.and_, kept) if kept else pc.is_valid(batch.column(SEQUENCE))
 
     def state_after(
         self, before: StreamState, last_message: int, cut: Extent, kept: Extent, *, size: int

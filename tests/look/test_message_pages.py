@@ -8,7 +8,7 @@ import pytest
 
 from jsbackup.formats.digest import encode_rows
 from jsbackup.look.message import MessageFilter
-from jsbackup.look.stream import PageStart, read_message_page
+from jsbackup.look.stream import read_message_page
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import timeline_of
 from jsbackup.repository.manifest import StreamBackup
@@ -55,21 +55,21 @@ def test_pages_are_all_messages(
     stored: tuple[Objects, StreamBackup], wanted: MessageFilter, back: bool, impatient: bool
 ) -> None:
     found: list[int] = []
-    start = PageStart(back=back)
+    start = 0
     for number in itertools.count():
-        page = read_message_page(*stored, wanted, start=start, most=7, is_over=lambda: impatient)
+        page = read_message_page(*stored, wanted, start=start, back=back, most=7, is_over=lambda: impatient)
         here = [one.sequence for one in page.messages]
         assert len(here) <= 7 and (impatient or len(here) == 7 or page.more is None) and page.stopped <= impatient
         found = here + found if back else found + here
         if page.more is None:
             break
-        start = PageStart(page.more, back)
+        start = page.more
         assert number < 300
     assert found == [row.sequence for row in ROWS if _matches(wanted, row)]
 
 
 def test_a_message_has_the_start_of_its_payload(stored: tuple[Objects, StreamBackup]) -> None:
-    page = read_message_page(*stored, MessageFilter(), start=PageStart(), most=3, is_over=lambda: False)
+    page = read_message_page(*stored, MessageFilter(), most=3, is_over=lambda: False)
     for one, row in zip(page.messages, ROWS, strict=False):
         assert (one.subject, one.headers, one.size, one.start) == (row.subject, row.headers, 300, row.data[:256])
 

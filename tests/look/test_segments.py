@@ -15,7 +15,7 @@ from jsbackup.formats import segment
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.look import stream as stream_reading
 from jsbackup.look.message import LookedUp, MessageFilter, messages_in
-from jsbackup.look.stream import first_of_last, last_messages, message_at, messages_of
+from jsbackup.look.stream import first_of_last, message_at, messages_of
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.stores.memory import MemoryStore
@@ -112,7 +112,7 @@ def test_what_is_found_is_what_matches(drawn: Any, wanted: MessageFilter, count:
     objects, stream, rows = _stored(drawn)
     truth = _plain([one for one in rows if _matches(wanted, one)])
     assert list(messages_of(objects, stream, wanted)) == truth
-    assert list(last_messages(objects, stream, wanted)) == truth[::-1]
+    assert list(messages_of(objects, stream, wanted, newest_first=True)) == truth[::-1]
     assert first_of_last(objects, stream, wanted, count) == (truth[-count:][0].sequence if truth else 0)
     heads = [
         one

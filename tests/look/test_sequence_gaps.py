@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jsbackup.look.moment import SequenceGaps, end_of
+from jsbackup.look.moment import SequenceGaps
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.stores.memory import MemoryStore
@@ -44,7 +44,7 @@ def _stored(rows: Sequence[tuple[int, int]], tail: int = 0) -> tuple[SequenceGap
     repository = make_repository(store)
     messages = [Message(sequence, time_ns, "s", None, b"x" * 300) for sequence, time_ns in rows]
     stream: StreamBackup = store_stream(repository.objects, "S", messages)
-    last = end_of(stream) + tail
+    last = stream.last_seq + tail
     stream = replace(
         stream, segments=repository.listed(stream.segments), state=StreamState(last_seq=last), config={"first_seq": 3}
     )

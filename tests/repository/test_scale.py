@@ -19,7 +19,8 @@ from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
 from jsbackup.repository.keep.holds import held_backups
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.sources import Grouping, Wanted
+from jsbackup.repository.read.latest import Wanted
+from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.copying import copy_backups
 from jsbackup.repository.write.new_backup import previous_streams

@@ -382,7 +382,7 @@ def test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one(
     replace = (*where, "--if-exists", "replace")
     done = typed("restore", "latest", *replace, "--json")
     assert (done.code, backup_of(done)) == (0, whole)
-    assert f"{partial} is newer but not used: it is partial, and lacks PAYMENTS: it broke off" in done.err
+    assert f"{partial} is newer but not used: it is partial, in PAYMENTS: it broke off" in done.err
     # What it has is whole.
     assert backup_of(typed("restore", "latest", "ORDERS", *replace, "--json")) == partial
     # Restored by its id, or where there is no other, it lacks something: that is no success.

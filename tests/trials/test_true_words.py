@@ -49,7 +49,7 @@ def test_a_recreated_stream_is_not_said_to_be_lacking(server: str, typed: Type, 
     done = typed("kv", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0
     assert (
-        f"{later} is newer but not used: it is partial: stream KV_rc: it had 3 messages in backup {first}, and is "
+        f"{later} is newer but not used: it is partial, in KV_rc: it had 3 messages in backup {first}, and is "
         "another stream now, with 1 message" in done.err
     )
     assert "lacks" not in done.err
@@ -66,7 +66,7 @@ def test_a_deleted_stream_is_named_with_the_reason(server: str, typed: Type, tmp
     done = typed("kv", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0
     assert (
-        f"it is partial, and lacks KV_rc: it had 3 messages in backup {first}, and the server no longer has this stream"
+        f"it is partial, in KV_rc: it had 3 messages in backup {first}, and the server no longer has this stream"
         in done.err
     )
     assert typed("backup", "--allow-nothing", *where, "-q").code == 0

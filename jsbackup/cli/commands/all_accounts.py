@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from jsbackup.cli.loop import run_loop
-from jsbackup.cli.options.backup_choice import LATEST, Finder, WantedBackup, make_finder
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.opening import AskedAccounts, open_or_make_repository, open_repository, reading, writing
 from jsbackup.cli.options.restore_options import Asked, refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
@@ -60,7 +60,7 @@ from jsbackup.progress import Progress
 from jsbackup.readable import in_short
 from jsbackup.repository.manifest import BackupResult, Source
 from jsbackup.repository.origin import Origin, origin_of
-from jsbackup.repository.read.latest import Choice
+from jsbackup.repository.read.latest import BackupSearch, Choice
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
 
@@ -202,7 +202,7 @@ def _account_text(one: AccountBackup, result: JsonObject | None) -> Iterator[Blo
         yield (State("warning"), f": {note}")
 
 
-_Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccount, Finder], list[StoredAccount]]
+_Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccount, BackupSearch], list[StoredAccount]]
 """The repository, the options, the parts, the finder of the backup of each account, and the accounts left out."""
 
 
@@ -276,7 +276,7 @@ def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str)
         yield repository, options, parts, finders, left_out
 
 
-def _choice(finder: Finder, origin: Origin) -> Choice | JsBackupError:
+def _choice(finder: BackupSearch, origin: Origin) -> Choice | JsBackupError:
     try:
         finder(Source(cluster=origin.cluster, account=origin.account, domain=origin.domain or None))
     except JsBackupError as error:
@@ -318,14 +318,14 @@ def _as_found(origin: Origin) -> FoundAccount:
 # --- what is printed ---
 
 
-def _plan_json(one: AccountPlan, finders: dict[StoredAccount, Finder]) -> JsonObject:
+def _plan_json(one: AccountPlan, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
     document = {**_part_json(one.part), "code": one.code}
     if isinstance(one.preview, JsBackupError):
         return document | {"plan": None, "error": error_json(one.preview)["error"]}
     return document | {"plan": plan_json(finders[one.part.stored], one.preview, None), "error": None}
 
 
-def _restore_json(one: AccountRestore, finders: dict[StoredAccount, Finder]) -> JsonObject:
+def _restore_json(one: AccountRestore, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
     return {
         **_part_json(one.part),
         "code": one.code,

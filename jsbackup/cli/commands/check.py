@@ -514,12 +514,12 @@ def _diff_result(sides: Sequence[str], report: DiffReport, skipped: Mapping[str,
         "b": sides[1],
         "equal": equal,
         "streams": [_diff_json(stream) for stream in report.streams],
-        "failed": [failure_json(failure.name, failure.error) for failure in report.failures],
+        "failed": [failure_json(name, error) for name, error in report.failures.items()],
         "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
     }
     code = 0 if equal else JsBackupError.exit_code
     if report.failures:
-        code = combined((failure.error.exit_code for failure in report.failures), mixed=IncompleteError.exit_code)
+        code = combined((error.exit_code for error in report.failures.values()), mixed=IncompleteError.exit_code)
     return Result(document, _differences(sides, report, skipped), code)
 
 
@@ -543,7 +543,9 @@ def _differences(sides: Sequence[str], report: DiffReport, skipped: Mapping[str,
     for stream in report.streams:
         for line in _details(stream):
             yield f"{stream.name}: {line}"
-    yield from said_lines(Said("failed", f.name, f.error.message, f.error.hint or "") for f in report.failures)
+    yield from said_lines(
+        Said("failed", name, error.message, error.hint or "") for name, error in report.failures.items()
+    )
     yield from said_lines(Said("skipped", name, reason) for name, reason in sorted(skipped.items()))
     same = format_count(len(report.streams) - len(different), "stream")
     lacking = f", {len(report.failures)} not compared" if report.failures else ""

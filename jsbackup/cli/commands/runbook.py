@@ -32,7 +32,7 @@ from typing import Any
 import click
 
 from jsbackup.cli.loop import run_loop
-from jsbackup.cli.options.backup_choice import Finder, WantedBackup, make_finder
+from jsbackup.cli.options.backup_choice import WantedBackup, make_finder
 from jsbackup.cli.options.opening import connection_of, open_repository, reading, target_connection_of
 from jsbackup.cli.options.restore_options import Asked, planning_options, refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
@@ -61,6 +61,7 @@ from jsbackup.exit_codes import first_of
 from jsbackup.failure import naming
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import RestoreOptions
+from jsbackup.repository.read.latest import BackupSearch
 from jsbackup.repository.repository import Repository
 
 __all__ = ["KEYS", "RunbookEntry", "plan_runbook", "read_runbook", "restore_runbook"]
@@ -123,7 +124,7 @@ def _heading(entry: RunbookEntry) -> str:
 @contextmanager
 def _opened(
     entries: Sequence[RunbookEntry], purpose: str, mask_secret: bytes
-) -> Iterator[tuple[list[Finder], list[RunbookPart]]]:
+) -> Iterator[tuple[list[BackupSearch], list[RunbookPart]]]:
     """Find the backups; each repository is opened once and locked against a prune. Errors name the restore."""
     opened: list[tuple[Shared, Repository]] = []
     finders, parts = [], []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -29,16 +30,14 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.tasks.runner import TaskRunner
     from jsbackup.repository.keep.retention import Policy
-    from jsbackup.repository.manifest import Manifest, Selection, Source, StreamBackup
+    from jsbackup.repository.manifest import Manifest, Selection, StreamBackup
     from jsbackup.repository.manifest_json import Needed
-    from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.read.latest import BackupSearch
     from jsbackup.repository.read.losses import BrokenLists
-    from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.repository import Repository
 
 __all__ = [
     "LATEST",
-    "Finder",
     "OpenedJob",
     "WantedBackup",
     "choose_readable",
@@ -52,43 +51,6 @@ __all__ = [
 ]
 
 LATEST = "latest"  # as in `repository/layout.py`
-
-
-@dataclass(frozen=True, slots=True)
-class Finder:
-    """Finds the backup of a command (`repository/read/search.py`), and reports which it is and what else there is.
-
-    It may be called from a worker thread, with the connected source, or without.
-    """
-
-    shared: Shared
-    search: BackupSearch
-    silent: bool = False  # the result of the command says which backup it is
-
-    def __call__(self, source: Source | None = None) -> Manifest:
-        """Find the backup. Raises the errors of `Repository.choose`."""
-        from jsbackup.repository.origin import origin_of
-
-        manifest, output = self.search(source), self.shared.output
-        if self.search.is_latest and not self.silent:
-            of_it = f", of {origin_of(manifest.source).words}" if manifest.source.imported is None else ""
-            output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
-        for note in self.choice.notes:
-            output.note(f"note: {note}")
-        return manifest
-
-    def early(self) -> Finder:
-        """Return itself, to be called with the source. A backup named by its id is looked up now, with the same
-        errors.
-        """
-        if not self.search.is_latest:
-            self()
-        return self
-
-    @property
-    def choice(self) -> Choice:
-        """The backup that was found, and what was found out about others."""
-        return self.search.choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +72,17 @@ class WantedBackup:
     needed: Needed = ()
 
 
-def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> Finder:
-    """Return a `Finder`, which considers `--origin` and `--tag`, and what the named profile backs up."""
-    from jsbackup.repository.read.search import BackupSearch
-    from jsbackup.repository.read.sources import Wanted
+def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> BackupSearch:
+    """Return a search that considers `--origin` and `--tag`, and what the named profile backs up, and reports which
+    backup it is and what else there is.
+    """
+    from jsbackup.repository.read.latest import BackupSearch, Wanted
 
     choosing = shared.choosing
     wanted = Wanted(
         streams=backup.streams,
         exclude=backup.exclude,
-        all_needed=backup.all_needed and not backup.as_newest,
+        all_needed=backup.all_needed,
         as_newest=backup.as_newest,
         origins=choosing.origins,
         tags=choosing.tags,
@@ -127,8 +90,19 @@ def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) ->
         profile=shared.profile,
         usual=_usual(shared) if backup.text == LATEST and shared.profile else None,
     )
-    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
-    return Finder(shared, search, backup.silent)
+    report = partial(_report, shared, silent=backup.silent)
+    return BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed, report=report)
+
+
+def _report(shared: Shared, search: BackupSearch, *, silent: bool) -> None:
+    from jsbackup.repository.origin import origin_of
+
+    manifest, output = search.choice.manifest, shared.output
+    if search.is_latest and not silent:
+        of_it = f", of {origin_of(manifest.source).words}" if manifest.source.imported is None else ""
+        output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
+    for note in search.choice.notes:
+        output.note(f"note: {note}")
 
 
 def find_backup(shared: Shared, repository: Repository, backup: WantedBackup) -> Manifest:
@@ -136,7 +110,7 @@ def find_backup(shared: Shared, repository: Repository, backup: WantedBackup) ->
     return make_finder(shared, repository, backup)()
 
 
-def notes_json(finder: Finder) -> JsonObject:
+def notes_json(finder: BackupSearch) -> JsonObject:
     """Return the part of a document about the backup: how it was chosen, and what is in other backups."""
     choice = finder.choice
     return {

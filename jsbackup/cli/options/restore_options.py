@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.backup_choice import Finder, WantedBackup, make_finder
+from jsbackup.cli.options.backup_choice import WantedBackup, make_finder
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared, gathered
 from jsbackup.cli.parsing.typed_values import WholeNumber, understand_time
@@ -27,6 +27,7 @@ from jsbackup.planning.asked import AskedChanges, AskedRestore
 if TYPE_CHECKING:
     from jsbackup.planning.model import RestoreOptions
     from jsbackup.planning.saved_plan import SavedPlan
+    from jsbackup.repository.read.latest import BackupSearch
     from jsbackup.repository.repository import Repository
     from jsbackup.transforms.reshape import Reshape
 
@@ -294,7 +295,7 @@ class Asked(AskedRestore):
 
     def finder(
         self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
-    ) -> Finder:
+    ) -> BackupSearch:
         """Return the finder of the backup named here, or by a saved plan. Raises UsageError."""
         from jsbackup.planning.selection.chosen_streams import needed_by
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jsbackup.cli.options.backup_choice import Finder, notes_json
+from jsbackup.cli.options.backup_choice import notes_json
 from jsbackup.cli.output.reports import again_text, consumer_result_text, problem_json, restored_stream_json
 from jsbackup.cli.output.result import (
     Block,
@@ -37,6 +37,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.restore.restore import Preview, RestoreReport
+    from jsbackup.repository.read.latest import BackupSearch
 
 __all__ = [
     "plan_code",
@@ -66,15 +67,15 @@ def plan_code(plan: RestorePlan) -> int:
     return plan.code or (IncompleteError.exit_code if plan.missing else 0)
 
 
-def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject:
+def plan_json(finder: BackupSearch, preview: Preview, saved: str | None) -> JsonObject:
     """Return the document of `plan --json`, for the backup that `finder` has found."""
-    manifest, search = finder.choice.manifest, finder.search
+    manifest = finder.choice.manifest
     chosen = f"{manifest.result}, made {_second(manifest.created)}"
-    if search.is_latest:
+    if finder.is_latest:
         of = "" if manifest.source.imported is not None else f", of {origin_of(manifest.source).words}"
         chosen = f"the latest, {chosen}{of}"
-    elif search.text != manifest.id:
-        chosen = f"the one that {search.text} names, {chosen}"
+    elif finder.text != manifest.id:
+        chosen = f"the one that {finder.text} names, {chosen}"
     document: JsonObject = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview)
     return document | notes_json(finder) | {"saved": saved}
 
@@ -241,14 +242,14 @@ def _value(value: Any) -> str:
 # --- what was done ---
 
 
-def restored_result(report: RestoreReport, done: str, finder: Finder | None = None) -> Result:
+def restored_result(report: RestoreReport, done: str, finder: BackupSearch | None = None) -> Result:
     """Return the result, with the verb `done`. `finder` has found the backup; a clone has none."""
     if finder is not None:
         report = replace(report, plan=with_elsewhere(report.plan, finder.choice))
     return Result(restored_json(report, finder), restored_text(report, done), report.code)
 
 
-def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonObject:
+def restored_json(report: RestoreReport, finder: BackupSearch | None = None) -> JsonObject:
     """Return the document of `restore --json` and, without a `finder`, of `clone --json`."""
     streams = [
         {

@@ -9,6 +9,7 @@ Nothing is changed on the server, and writers and consumers of the stream are no
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from jsbackup.config.connection import Connection
@@ -22,21 +23,16 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.planning.interrupted import useless_copies
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, StreamBackup
 from jsbackup.repository.read.diff import (
     AlongSegments,
-    Described,
     DiffReport,
     DiffRun,
-    NotCompared,
     Side,
     StreamDiff,
-    compare_described,
-    described,
-    has_messages,
+    compare_entries,
     one_sided,
     skipped_errors,
-    stored_only,
 )
 from jsbackup.repository.read.message_diff import EQUAL
 from jsbackup.repository.read.segments import SegmentReader
@@ -52,7 +48,7 @@ async def diff_live(run: DiffRun, connection: Connection, manifest: Manifest, si
     others.
     """
     diffs: list[StreamDiff] = []
-    failures: list[NotCompared] = []
+    failures: dict[str, JsBackupError] = {}
     stored = {stream.name: stream for stream in manifest.streams}
     lost = skipped_errors(manifest)
     async with connect_jetstream(connection) as js, advisories(js.link):
@@ -73,22 +69,18 @@ async def diff_live(run: DiffRun, connection: Connection, manifest: Manifest, si
                 if stream in silent:
                     raise NatsError(f"stream {stream} cannot be read: {silent[stream]}")
                 if stream not in live:
-                    diffs.append(stored_only(stored[stream], side))
+                    entry = stored[stream]
+                    diffs.append(one_sided(stream, entry.created, entry.captured, side))
                 elif stream not in stored:
-                    diffs.append(_live_only(live[stream], side))
+                    info = live[stream]
+                    diffs.append(one_sided(stream, info.created, info.state, Side.B if side is Side.A else Side.A))
                 else:
                     diffs.append(await _Stream(run, js, stored[stream], side).compare(cluster, account))
             except JsBackupError as error:
-                failures.append(NotCompared(stream, error))
+                failures[stream] = error
             finally:
                 run.progress.finish(stream)
-    return DiffReport(tuple(diffs), tuple(failures))
-
-
-def _live_only(info: StreamInfo, side: Side) -> StreamDiff:
-    other = Side.B if side is Side.A else Side.A
-    state = info.state
-    return one_sided(info.name, other, info.created, state.messages, first_seq=state.first_seq, last_seq=state.last_seq)
+    return DiffReport(tuple(diffs), failures)
 
 
 class _Stream:
@@ -106,19 +98,20 @@ class _Stream:
             raise UnsupportedError(f"stream {stored.name} is stored undecoded, so its messages cannot be compared")
         info = await describe_stream(self._js, stored.name)
         messages, capture, notes = EQUAL, None, ["messages are not compared: the backup has the configuration only"]
-        if has_messages(stored):
+        if stored.archive_format is not ArchiveFormat.CONFIG:
             sink, capture = await self._read(info)
             messages = await in_thread(sink.finish)
             notes = sink.notes
-        live = Described(
-            layout.incarnation(cluster, account, info.name, info.created),
-            info.created,
-            stored_config(info.config),
-            await self._live_consumers(capture, info) if self._run.consumers else None,
+        consumers = self._run.consumers
+        live = replace(
+            stored,
+            incarnation=layout.incarnation(cluster, account, info.name, info.created),
+            created=info.created,
+            config=stored_config(info.config),
+            consumers=await self._live_consumers(capture, info) if consumers else (),
         )
-        ours = described(stored, consumers=self._run.consumers)
-        a, b = (ours, live) if self._side is Side.A else (live, ours)
-        return await in_thread(compare_described, self._run.objects, stored.name, a, b, messages=messages, notes=notes)
+        a, b = (stored, live) if self._side is Side.A else (live, stored)
+        return await in_thread(compare_entries, self._run.objects, a, b, messages, consumers=consumers, notes=notes)
 
     async def _live_consumers(self, capture: Capture | None, info: StreamInfo) -> tuple[ConsumerBackup, ...]:
         inventory = await self._js.consumers(info.name)

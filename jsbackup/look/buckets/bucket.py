@@ -21,13 +21,12 @@ from jsbackup.look.buckets.key_states import (
     Removals,
     Unknown,
     key_of,
-    newest_states,
     read_records,
     state_then,
 )
 from jsbackup.look.message import LookedUp, MessageFilter
 from jsbackup.look.moment import SequenceGaps, check_known
-from jsbackup.look.stream import StoredBucket, last_messages, messages_of
+from jsbackup.look.stream import StoredBucket, messages_of
 from jsbackup.names import BUCKET_STREAM, is_subject
 from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Manifest, StreamBackup
@@ -99,7 +98,7 @@ def key_subjects(stream: StreamBackup, key: str) -> tuple[str, ...]:
     subjects = config.get("subjects") or ()
     mirror = config.get("mirror")
     origin = mirror.get("name") if isinstance(mirror, dict) else None
-    buckets = [one.removeprefix(_PREFIX).removesuffix(".>") for one in subjects if _is_of_a_bucket(one)]
+    buckets = [subject.removeprefix(_PREFIX).removesuffix(".>") for subject in subjects if _is_of_a_bucket(subject)]
     if isinstance(origin, str) and origin.startswith(BUCKET_STREAM):
         buckets.append(origin.removeprefix(BUCKET_STREAM))
     if not buckets or config.get("sources"):
@@ -114,7 +113,8 @@ def _is_of_a_bucket(subject: object) -> bool:
 class KeyValueBucket(StoredBucket):
     """A bucket in a backup. `at` is a moment or a revision: the state then; None: when the backup was made.
 
-    All methods raise UsageError for an `at` that the backup does not know, and the errors of `matching`.
+    All methods raise UsageError for an `at` that the backup does not know, and IntegrityError, KeyUnavailable and
+    StoreError.
     """
 
     prefix = BUCKET_STREAM
@@ -129,20 +129,21 @@ class KeyValueBucket(StoredBucket):
         wanted = self._wanted(check_pattern("KEY", pattern), at)
         last_gap = 0 if at is None else self.last_gap(at)
         if at is None or not last_gap:
-            return key_list({state.key: state for state in self._states(wanted)})
+            return key_list(self._states(wanted))
         records = self.records(pattern, at)
         if is_subject(pattern):
             records.setdefault(pattern, KeyRecord())
-        found = {key: state_then(record, self.removals, last_gap) for key, record in records.items()}
-        return key_list(found, whole=is_subject(pattern))
+        verdicts = {key: state_then(record, self.removals, last_gap) for key, record in records.items()}
+        return key_list(verdicts, whole=is_subject(pattern))
 
     def states(self, pattern: str = ">") -> dict[str, KeyState]:
         """Return the newest revision of each key when the backup was made, also of those that are deleted."""
-        return {state.key: state for state in self._states(self._wanted(pattern, None))}
+        return self._states(self._wanted(pattern, None))
 
     def records(self, pattern: str, at: Edge) -> dict[str, KeyRecord]:
         """Return what there is of each key that matches, before and after a moment."""
-        return read_records(self.objects, self.stream, key_subjects(self.stream, pattern), at)
+        wanted = MessageFilter(subjects=key_subjects(self.stream, pattern))
+        return read_records(self.objects, self.stream, wanted, Cut(until=at))
 
     def last_gap(self, at: Edge) -> int:
         """Return the last missing sequence of up to the moment, 0 if none is missing."""
@@ -155,8 +156,8 @@ class KeyValueBucket(StoredBucket):
 
     def newest_revisions(self, key: str, most: int) -> list[KeyRevision]:
         """Return the last revisions of a key, the newest first, at most `most`."""
-        found = last_messages(self.objects, self.stream, self._wanted(check_bucket_key(key), None))
-        return list(map(_revision, islice(found, most)))
+        wanted = self._wanted(check_bucket_key(key), None)
+        return list(islice(self._newest_first(wanted), most))
 
     def value(self, key: str, at: Edge | None = None) -> KeyRevision:
         """Return the revision that was the key's value.
@@ -166,12 +167,13 @@ class KeyValueBucket(StoredBucket):
             IncompleteError: the backup cannot say.
         """
         wanted = self._wanted(check_bucket_key(key), at)
-        found = map(_revision, last_messages(self.objects, self.stream, wanted))
-        last = next(found, None)
+        revisions = self._newest_first(wanted)
+        last = next(revisions, None)
         if last is None:
             raise self._absent(key, at)
-        older: list[KeyRevision] = []
-        if at is not None and not self._is_last(last, at, found, older):
+        last_gap = 0 if at is None or self.removals.oldest_first else self.last_gap(at)
+        older = list(islice(revisions, max(self.removals.history - 1, 0))) if last.revision < last_gap else []
+        if state_then(KeyRecord(_state(last), 1 + len(older)), self.removals, last_gap) is Unknown.UNKNOWN:
             raise IncompleteError(
                 f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: the last one "
                 f"there is revision {last.revision} of {format_time(last.timestamp_ns)}, and a later one may have "
@@ -180,7 +182,7 @@ class KeyValueBucket(StoredBucket):
             )
         if last.operation is KeyOperation.PUT:
             return last
-        before = next((one for one in chain(older, found) if one.operation is KeyOperation.PUT), None)
+        before = next((each for each in chain(older, revisions) if each.operation is KeyOperation.PUT), None)
         raise JsBackupError(
             f"key {key} of bucket {self.name} had no value{_at(at)} in backup {self.manifest.id}: "
             + (
@@ -203,47 +205,35 @@ class KeyValueBucket(StoredBucket):
             result=result,
         )
 
-    def _is_last(self, last: KeyRevision, at: Edge, before: Iterator[KeyRevision], older: list[KeyRevision]) -> bool:
-        """Return whether no revision between this one and the moment can be gone. Revisions `before` it are counted
-        only if that decides; those that were read are then in `older`.
-        """
-        state, history = _state(last), self.removals.history
-        if state_then(KeyRecord(state, 1), self.removals, last.revision) is state:
-            return True
-        last_gap = self.last_gap(at)
-        if last.revision < last_gap:
-            older += islice(before, history - 1 if history else 0)
-        return state_then(KeyRecord(state, 1 + len(older)), self.removals, last_gap) is state
+    def _states(self, wanted: MessageFilter) -> dict[str, KeyState]:
+        records = read_records(self.objects, self.stream, wanted, Cut())
+        return {key: record.last for key, record in records.items() if record.last is not None}
 
-    def _states(self, wanted: MessageFilter) -> Iterator[KeyState]:
-        return newest_states(self.objects, self.stream, wanted)
+    def _newest_first(self, wanted: MessageFilter) -> Iterator[KeyRevision]:
+        return map(_revision, messages_of(self.objects, self.stream, wanted, newest_first=True))
 
     def _wanted(self, key: str, at: Edge | None) -> MessageFilter:
         check_known(self.manifest, self.stream, at)
         return MessageFilter(Cut(until=at), key_subjects(self.stream, key))
 
     def _absent(self, key: str, at: Edge | None) -> JsBackupError:
-        nothing = f"bucket {self.name} has no revision of key {key} in backup {self.manifest.id}"
-        later = None if at is None else next(self.revisions(key), None)
-        if at is None or not self.last_gap(at):
-            if later is None:
-                return JsBackupError(nothing, hint=self._near(key) or elsewhere_hint(self, key))
-            begins = f"revision {later.revision} of {format_time(later.timestamp_ns)}"
-            return JsBackupError(f"key {key} of bucket {self.name} did not exist{_at(at)}: its first is {begins}")
-        if later is None:
-            about = f"{nothing}, and older ones may be gone"
-            return IncompleteError(about, hint=self._near(key) or elsewhere_hint(self, key))
-        return IncompleteError(
-            f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: its oldest there "
-            f"is revision {later.revision} of {format_time(later.timestamp_ns)}, and older ones may be gone",
-            hint=elsewhere_hint(self, key),
+        if at is not None and self.last_gap(at):
+            return IncompleteError(
+                f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: it has no "
+                "revision from then, and older ones may be gone",
+                hint=self._near(key) or elsewhere_hint(self, key),
+            )
+        return JsBackupError(
+            f"bucket {self.name} has no revision of key {key}{_at(at)} in backup {self.manifest.id}",
+            hint=self._near(key) or elsewhere_hint(self, key),
         )
 
     def _near(self, key: str) -> str | None:
         """Return a suggestion, in a bucket that is quickly searched."""
         if self.stream.captured.messages > _MOST_SEARCHED:
             return None
-        return nearest(key, sorted(self.states()))
+        keys = self.states()
+        return None if key in keys else nearest(key, sorted(keys))
 
 
 def elsewhere_hint(bucket: KeyValueBucket, key: str) -> str:
@@ -257,7 +247,7 @@ def key_list(verdicts: Mapping[str, KeyVerdict], *, whole: bool = True) -> KeyLi
     """Return the list of keys of these states."""
     states = [state for state in verdicts.values() if isinstance(state, KeyState)]
     return KeyList(
-        tuple(sorted((one for one in states if one.operation is KeyOperation.PUT), key=lambda state: state.key)),
+        tuple(sorted((state for state in states if state.operation is KeyOperation.PUT), key=lambda state: state.key)),
         tuple(sorted(key for key, state in verdicts.items() if state is Unknown.UNKNOWN)),
         whole,
     )
@@ -277,8 +267,8 @@ def _revision(message: LookedUp) -> KeyRevision:
     return KeyRevision(key_of(message.subject), message.sequence, message.timestamp_ns, operation, value, expired)
 
 
-def _state(one: KeyRevision) -> KeyState:
-    return KeyState(one.key, one.revision, one.timestamp_ns, one.operation)
+def _state(revision: KeyRevision) -> KeyState:
+    return KeyState(revision.key, revision.revision, revision.timestamp_ns, revision.operation)
 
 
 def _at(at: Edge | None) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from jsbackup import compute as pc
 from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, StoreError, UnsupportedError, UsageError
 from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, key_list, key_subjects
 from jsbackup.look.buckets.key_states import Continued, KeyRecord, KeyState, KeyVerdict, Unknown, state_since
 from jsbackup.look.message import MessageFilter
-from jsbackup.look.moment import end_of, is_known, known_until
-from jsbackup.look.stream import heads, matching, refs_within
+from jsbackup.look.moment import is_known, known_until
+from jsbackup.look.stream import ListedMessage, heads, listed_in, matching, refs_within
 from jsbackup.names import is_subject
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
@@ -31,7 +32,6 @@ __all__ = [
     "FoundList",
     "FoundValue",
     "KeyDifference",
-    "ValueStart",
     "find_series",
     "key_differences",
     "value_starts",
@@ -63,7 +63,7 @@ class FoundList:
 @dataclass(frozen=True)
 class BucketSeries:
     """A bucket at the moment `at`: `after` is the first backup that knows it, `before` the last one from before, None
-    if there is none. All methods raise the errors of `matching`.
+    if there is none. All methods raise IntegrityError, KeyUnavailable and StoreError.
     """
 
     at: Edge
@@ -71,7 +71,7 @@ class BucketSeries:
     after: KeyValueBucket
 
     def value(self, key: str) -> FoundValue:
-        """Return the key's value. Raises as `KeyValueBucket.value`."""
+        """Return the key's value. Raises JsBackupError if it had none, IncompleteError if the backups cannot say."""
         try:
             return FoundValue(self.after, self.after.value(key, self.at))
         except IncompleteError as error:
@@ -88,7 +88,7 @@ class BucketSeries:
         return FoundValue(self.before, self.before.value(key), self.after.manifest.id)
 
     def keys(self, pattern: str) -> FoundList:
-        """Return the keys that match. Raises as `KeyValueBucket.keys`."""
+        """Return the keys that match."""
         alone = self.after.keys(self.at, pattern)
         if alone.certain or self.before is None:
             return FoundList(alone, (self.after.manifest.id,))
@@ -111,7 +111,7 @@ class BucketSeries:
         """What the state in `before` is good for; None if the later backup lacks messages that came in between."""
         if self.before is None or self.after.removals.copied or self.before.stream.remarks:
             return None
-        end = end_of(self.before.stream)
+        end = self.before.stream.last_seq
         if self._last_gap > end or self._diverged(self.before, end):
             return None
         stream, at = self.after.stream, self.at
@@ -125,7 +125,7 @@ class BucketSeries:
         later = AtTime(known_until(before.manifest, before.stream) + 1)
         again = MessageFilter(Cut(since=later, until=AtSequence(end)))
         stream, objects = self.after.stream, self.after.objects
-        return end_of(stream) < end or any(
+        return stream.last_seq < end or any(
             True for ref in refs_within(stream.segments, again) for _ in heads(objects, ref, again, again.columns)
         )
 
@@ -142,10 +142,10 @@ def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> Buc
     after = bucket
     if bucket.manifest.source.is_of_a_server:
         tasks = [partial(_bucket_in, repository, bucket, backup) for backup in repository.backups()]
-        known = [one for one in in_order(tasks, _THREADS) if one is not None]
-        knowing = [one for one in known if is_known(one.manifest, one.stream, at)]
+        known = [found for found in in_order(tasks, _THREADS) if found is not None]
+        knowing = [bucket for bucket in known if is_known(bucket.manifest, bucket.stream, at)]
         after = knowing[0] if knowing else bucket
-        earlier = [one for one in known if one.manifest.id < after.manifest.id and one not in knowing]
+        earlier = [bucket for bucket in known if bucket.manifest.id < after.manifest.id and bucket not in knowing]
         before = earlier[-1] if earlier else None
     return BucketSeries(at, before, after)
 
@@ -156,7 +156,7 @@ def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> Key
         manifest: Manifest = repository.manifest(backup, in_part=True, names=[like.stream.name])
     except (UsageError, IntegrityError, StoreError, UnsupportedError):  # forgotten meanwhile, or damaged
         return None
-    entry = next((one for one in manifest.streams if one.name == like.stream.name), None)
+    entry = next((entry for entry in manifest.streams if entry.name == like.stream.name), None)
     if (
         entry is None
         or entry.incarnation != like.stream.incarnation
@@ -172,16 +172,6 @@ def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> Key
 #
 # The values that some keys of a bucket had at a moment, read together; and what differs between two moments.
 
-_START_BYTES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class ValueStart:
-    """The `start` of a value of `size` bytes."""
-
-    size: int
-    start: bytes
-
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
@@ -192,28 +182,29 @@ class KeyDifference:
     b: int | None
 
 
-def value_starts(objects: Objects, bucket: KeyValueBucket, keys: Sequence[KeyState]) -> dict[int, ValueStart]:
-    """Return the starts of the values of these revisions, by revision. Raises as `matching`."""
-    wanted = {one.revision for one in keys}
-    literal = [one.key for one in keys if is_subject(one.key)]
+def value_starts(objects: Objects, bucket: KeyValueBucket, keys: Sequence[KeyState]) -> dict[int, ListedMessage]:
+    """Return the starts of the values of these revisions, by revision.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
+    if not keys:
+        return {}
+    wanted = {state.revision for state in keys}
+    literal = [state.key for state in keys if is_subject(state.key)]
     subjects = tuple(subject for key in literal for subject in key_subjects(bucket.stream, key))
-    if not subjects or any("*" in subject for subject in subjects):
+    if any("*" in subject for subject in subjects):
         subjects = ()
-    cut = Cut(AtSequence(min(wanted)), AtSequence(max(wanted))) if wanted else Cut()
-    found: dict[int, ValueStart] = {}
-    for batch in matching(objects, bucket.stream.segments, MessageFilter(cut, subjects)) if wanted else ():
-        sequences, data = batch.column("sequence").to_pylist(), batch.column("data")
-        for row, sequence in enumerate(sequences):
-            if sequence in wanted:
-                value = data[row].as_buffer()
-                start = value.slice(0, min(value.size, _START_BYTES)).to_pybytes()
-                found[sequence] = ValueStart(value.size, start)
-    return found
+    cut = Cut(AtSequence(min(wanted)), AtSequence(max(wanted)))
+    batches = matching(objects, bucket.stream.segments, MessageFilter(cut, subjects))
+    rows = (
+        batch.filter(pc.is_in(batch.column("sequence"), value_set=pc.int64_array(sorted(wanted)))) for batch in batches
+    )
+    return {message.sequence: message for batch in rows for message in listed_in(batch)}
 
 
 def key_differences(a: Sequence[KeyState], b: Sequence[KeyState]) -> list[KeyDifference]:
     """Return the keys that only one side has, or that have another revision. Both sides are of the same stream."""
-    old, new = ({one.key: (one.revision, one.timestamp_ns) for one in side} for side in (a, b))
+    old, new = ({state.key: (state.revision, state.timestamp_ns) for state in side} for side in (a, b))
     differ = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [
         KeyDifference(key, old[key][0] if key in old else None, new[key][0] if key in new else None) for key in differ

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from jsbackup.look.stream import heads, in_parallel, refs_within
 from jsbackup.look.subject_counts import Groups, joined_column
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.transforms.cut import Cut, Edge
+from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "Removals",
     "Unknown",
     "key_of",
-    "newest_states",
     "read_records",
     "state_since",
     "state_then",
@@ -40,13 +38,6 @@ __all__ = [
 
 
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers")
-
-
-class Which(Enum):
-    """Which row of each subject."""
-
-    FIRST = "first"
-    LAST = "last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,51 +68,32 @@ def key_of(subject: str) -> str:
     return subject.split(".", 2)[-1]
 
 
-def newest_states(objects: Objects, stream: StreamBackup, wanted: MessageFilter) -> Iterator[KeyState]:
-    """Return the newest wanted revision of each key. Needs memory for all of them. Raises as `matching`."""
+def read_records(objects: Objects, stream: StreamBackup, wanted: MessageFilter, until: Cut) -> dict[str, KeyRecord]:
+    """Return what there is of each key among the wanted revisions, before and after a moment. Needs memory for all of
+    them.
 
-    def read(ref: SegmentRef) -> list[pa.Table]:
-        return _picked(map(_comparable, heads(objects, ref, wanted, _COLUMNS)), Which.LAST)
-
-    found = _picked(_flat(in_parallel(read, refs_within(stream.segments, wanted))), Which.LAST)
-    return (state for table in found for state, _ in _states(table))
-
-
-def read_records(objects: Objects, stream: StreamBackup, subjects: tuple[str, ...], at: Edge) -> dict[str, KeyRecord]:
-    """Return what there is of each key with such a subject, before and after the moment. Needs memory for all of them.
-
-    Raises as `matching`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
-    wanted, until = MessageFilter(subjects=subjects), Cut(until=at)
-    refs = refs_within(stream.segments, wanted)
+
+    def read(ref: SegmentRef) -> tuple[list[pa.Table], list[pa.Table]]:
+        """Return the last row of each subject up to the moment in a segment, and the first one after it."""
+        earlier: list[pa.Table] = []
+        later: list[pa.Table] = []
+        for batch in heads(objects, ref, wanted, _COLUMNS):
+            rows, is_earlier = _comparable(batch), until.rows(batch)
+            earlier = _picked([*earlier, rows.filter(is_earlier)])
+            later = _picked([*later, rows.filter(pc.invert(is_earlier))], first=True)
+        return earlier, later
+
     earlier: list[pa.Table] = []
     later: list[pa.Table] = []
-    for one in in_parallel(partial(_parted, objects, wanted, until), refs):
-        earlier = _picked([*earlier, *one[0]], Which.LAST)
-        later = _picked([*later, *one[1]], Which.FIRST)
+    for some_earlier, some_later in in_parallel(read, refs_within(stream.segments, wanted)):
+        earlier = _picked([*earlier, *some_earlier])
+        later = _picked([*later, *some_later], first=True)
     before = {state.key: (state, count) for table in earlier for state, count in _states(table)}
     after = {state.key: (state, count) for table in later for state, count in _states(table)}
-    return {
-        key: KeyRecord(*before.get(key, (None, 0)), *after.get(key, (None, 0))) for key in before.keys() | after.keys()
-    }
-
-
-_Sides: TypeAlias = tuple[list[pa.Table], list[pa.Table]]
-
-
-def _parted(objects: Objects, wanted: MessageFilter, until: Cut, ref: SegmentRef) -> _Sides:
-    """Return the last row of each subject up to the moment in a segment, and the first one after it."""
-    earlier: list[pa.Table] = []
-    later: list[pa.Table] = []
-    for batch in heads(objects, ref, wanted, _COLUMNS):
-        rows, is_earlier = _comparable(batch), until.rows(batch)
-        earlier = _picked([*earlier, rows.filter(is_earlier)], Which.LAST)
-        later = _picked([*later, rows.filter(pc.invert(is_earlier))], Which.FIRST)
-    return earlier, later
-
-
-def _flat(found: Iterable[list[pa.Table]]) -> Iterator[pa.Table]:
-    return (table for tables in found for table in tables)
+    nothing = (None, 0)
+    return {key: KeyRecord(*before.get(key, nothing), *after.get(key, nothing)) for key in before | after}
 
 
 def _comparable(batch: pa.RecordBatch) -> pa.Table:
@@ -131,9 +103,9 @@ def _comparable(batch: pa.RecordBatch) -> pa.Table:
     return pa.table([sequences, times, subjects.cast(pa.binary()), headers, ones], names=[*_COLUMNS, "count"])
 
 
-def _picked(tables: Iterable[pa.Table], which: Which) -> list[pa.Table]:
-    """Return a table with the first or the last row of each subject, and with the sum of its counts; none without rows.
-    The rows of a subject are in rising sequence, over all tables.
+def _picked(tables: Iterable[pa.Table], *, first: bool = False) -> list[pa.Table]:
+    """Return a table with the last (or the `first`) row of each subject, and with the sum of its counts; none without
+    rows. The rows of a subject are in rising sequence, over all tables.
     """
     picked: list[pa.Table] = []
     for table in tables:
@@ -141,9 +113,8 @@ def _picked(tables: Iterable[pa.Table], which: Which) -> list[pa.Table]:
         if not whole.num_rows:
             continue
         groups = Groups(joined_column(whole, "subject"))
-        rows = groups.last_rows if which is Which.LAST else groups.first_rows
         counts = groups.sums(joined_column(whole, "count"))
-        kept = whole.take(rows)
+        kept = whole.take(groups.first_rows if first else groups.last_rows)
         picked = [kept.set_column(kept.schema.get_field_index("count"), "count", counts).combine_chunks()]
     return picked
 
@@ -249,9 +220,9 @@ def state_since(
     record: KeyRecord, removals: Removals, last_gap: int, *, base: KeyState | None, earlier: Continued | None
 ) -> KeyVerdict:
     """Return the state of a key that had the state `base` when an earlier backup was made; the rest is by the later."""
-    found = state_then(record, removals, last_gap)
-    if found is not Unknown.UNKNOWN or earlier is None:
-        return found
+    verdict = state_then(record, removals, last_gap)
+    if verdict is not Unknown.UNKNOWN or earlier is None:
+        return verdict
     # The later backup has all that came in between, and none of it is of this key.
     if base is None or base.operation is not KeyOperation.PUT or base == record.last:
         return base

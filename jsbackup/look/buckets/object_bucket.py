@@ -21,7 +21,7 @@ from functools import partial
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
 from jsbackup.look.all_backups import FoundMessage
 from jsbackup.look.message import LookedUp, MessageFilter, messages_in
-from jsbackup.look.stream import StoredBucket, heads, in_parallel, last_messages, messages_of, refs_within
+from jsbackup.look.stream import StoredBucket, heads, in_parallel, messages_of, refs_within
 from jsbackup.names import OBJECT_STREAM, is_name
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.shell import quoted_command
@@ -79,7 +79,7 @@ class ObjectEntry:
 
 
 class ObjectBucket(StoredBucket):
-    """An object store in a backup. All methods raise the errors of `matching`."""
+    """An object store in a backup. All methods raise IntegrityError, KeyUnavailable and StoreError."""
 
     prefix = OBJECT_STREAM
 
@@ -89,8 +89,8 @@ class ObjectBucket(StoredBucket):
         """
         wanted = MessageFilter(subjects=description_subjects(self.stream))
         newest: dict[str, ObjectEntry | None] = {}
-        for found in in_parallel(partial(self._described, wanted), refs_within(self.stream.segments, wanted)):
-            newest.update(found)
+        for described in in_parallel(partial(self._described, wanted), refs_within(self.stream.segments, wanted)):
+            newest.update(described)
         readable = [entry for entry in newest.values() if entry is not None]
         listed = sorted((entry for entry in readable if not entry.deleted), key=lambda entry: entry.name)
         return listed, len(newest) - len(readable)
@@ -114,7 +114,7 @@ class ObjectBucket(StoredBucket):
             FormatError: its description cannot be read.
         """
         wanted = MessageFilter(subjects=description_subjects(self.stream, name))
-        message = next(last_messages(self.objects, self.stream, wanted), None)
+        message = next(messages_of(self.objects, self.stream, wanted, newest_first=True), None)
         where = f"object store {self.name} in backup {self.manifest.id}"
         history = quoted_command("history", self.name, options=[("--object", name)])
         hint = f"See {quoted_command('object', self.manifest.id, self.name)}, and {history} for all backups."
@@ -168,24 +168,24 @@ def description_tokens(name: str) -> tuple[str, ...]:
 
 def read_description(message: LookedUp) -> ObjectEntry:
     """Return what a description says; null is the same as absent. Raises FormatError."""
-    found = read_json(message.data, f"description of an object (message {message.sequence})")
-    if not isinstance(found, dict):
+    description = read_json(message.data, f"description of an object (message {message.sequence})")
+    if not isinstance(description, dict):
         raise FormatError(f"description of an object (message {message.sequence}): not an object of JSON")
 
-    def text(key: str, of: object = found) -> str:
+    def text(key: str, of: object = description) -> str:
         value = of.get(key) if isinstance(of, dict) else None
         if not isinstance(value := "" if value is None else value, str):
             raise FormatError(f"description of an object (message {message.sequence}): {key} is not text")
         return value
 
     def number(key: str) -> int:
-        value = found.get(key)
+        value = description.get(key)
         if type(value := 0 if value is None else value) is not int or value < 0:
             raise FormatError(f"description of an object (message {message.sequence}): {key} is not a number")
         return value
 
-    deleted = found.get("deleted") is True
-    options = found.get("options")
+    deleted = description.get("deleted") is True
+    options = description.get("options")
     target = options.get("link") if isinstance(options, dict) else None
     link = ObjectLink(text("bucket", target), text("name", target)) if isinstance(target, dict) else None
     nuid, chunks, digest = text("nuid"), number("chunks"), text("digest")
@@ -214,9 +214,10 @@ def read_description(message: LookedUp) -> ObjectEntry:
 DESCRIPTION_BYTES = 256 << 10
 
 
-def version_of(found: FoundMessage) -> ObjectEntry | None:
+def version_of(message: FoundMessage) -> ObjectEntry | None:
     """Return what a description says that was searched for with `DESCRIPTION_BYTES`; None if it cannot be read."""
     try:
-        return read_description(LookedUp(found.sequence, found.timestamp_ns, found.subject, found.headers, found.start))
+        described = LookedUp(message.sequence, message.timestamp_ns, message.subject, message.headers, message.start)
+        return read_description(described)
     except FormatError:
         return None

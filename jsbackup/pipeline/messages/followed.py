@@ -20,7 +20,8 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, is_dated_ahead
 from jsbackup.repository.manifest_json import read_needed
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.sources import Wanted, counts, of_one_source
+from jsbackup.repository.read.latest import Wanted, of_one_source
+from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
 from jsbackup.times import parse_time
 

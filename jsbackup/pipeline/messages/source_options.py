@@ -45,9 +45,7 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository import layout
-from jsbackup.repository.read.latest import Choice
-from jsbackup.repository.read.search import choose_as_of
-from jsbackup.repository.read.sources import Wanted
+from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.strict_json import read_json
 
@@ -107,10 +105,8 @@ class SourceOptions:
             UsageError: there is none, or several sources are possible.
             FormatError, UnsupportedError, KeyUnavailable, IntegrityError, StoreError: as `Repository.choose`.
         """
-        wanted = Wanted(origins=self.origins)
-        if self.at_ns is not None:
-            return choose_as_of(repository, self.at_ns, wanted)
-        return repository.choose(self.backup, wanted)
+        backup = self.backup if self.at_ns is None else layout.LATEST
+        return repository.choose(backup, Wanted(origins=self.origins, until_ns=self.at_ns))
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:

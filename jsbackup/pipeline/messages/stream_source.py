@@ -42,7 +42,7 @@ from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository import layout
-from jsbackup.repository.read.sources import Wanted
+from jsbackup.repository.read.latest import Wanted
 from jsbackup.repository.repository import Repository
 
 __all__ = ["BackupStreamReader"]

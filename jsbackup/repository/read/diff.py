@@ -9,19 +9,28 @@ A stream digest is a fingerprint, not protection against an attacker who writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 from jsbackup.config import Glob, is_chosen, nearest
 from jsbackup.errors import FormatError, IncompleteError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.formats.batch import PackedBatch
 from jsbackup.formats.digest import Digester, MessageBatch
-from jsbackup.model import ConsumerState, Fidelity, JsonObject
+from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    SegmentRef,
+    StreamBackup,
+    total_of,
+)
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.message_diff import (
     EQUAL,
@@ -42,29 +51,35 @@ __all__ = [
     "Choose",
     "ComparedStreams",
     "ConsumerChange",
-    "Described",
     "DiffReport",
     "DiffRun",
     "FieldChange",
-    "NotCompared",
-    "SegmentSpan",
     "Side",
     "StreamDiff",
-    "compare_described",
-    "compare_span",
-    "count_whole",
-    "described",
+    "compare_entries",
     "diff_backups",
     "diff_configs",
     "diff_consumers",
-    "diff_segments",
     "diff_stream",
-    "find_spans",
-    "has_messages",
+    "group_segments",
     "one_sided",
     "skipped_errors",
-    "stored_only",
+    "unequal_segments",
 ]
+
+
+Choose = Callable[[Set[str]], Set[str]]
+"""Gets the names of all streams of both sides, returns those to compare. Raises UsageError for a bad selection."""
+
+
+class Side(StrEnum):
+    A = "a"
+    B = "b"
+
+    @property
+    def alone(self) -> Change:
+        """The kind of change if only this side has something."""
+        return Change.REMOVED if self is Side.A else Change.ADDED
 
 
 # --- compared streams ---
@@ -88,11 +103,11 @@ class ComparedStreams:
         wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
         self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
         for glob in self._globs:
-            found = sorted(filter(glob.matches, names))
-            if not found:
+            matches = sorted(filter(glob.matches, names))
+            if not matches:
                 raise UsageError(f"no stream on either side matches {glob.pattern}", hint=nearest(glob.pattern, names))
-            if all(name in self.skipped for name in found):
-                raise UsageError(f"stream {found[0]} cannot be compared: {self.skipped[found[0]]}")
+            if all(name in self.skipped for name in matches):
+                raise UsageError(f"stream {matches[0]} cannot be compared: {self.skipped[matches[0]]}")
         if self._excluded and names and not wanted:
             raise UsageError("--exclude leaves out all streams, so nothing would be compared", hint="Correct it.")
         return wanted - self.skipped.keys()
@@ -171,9 +186,11 @@ def _flat(config: JsonObject) -> JsonObject:
     flat: JsonObject = {}
     for key, value in config.items():
         if key == "metadata" and isinstance(value, dict):
-            flat.update({f"{key}.{name}": one for name, one in value.items() if not name.startswith(_SERVER_METADATA)})
+            flat.update(
+                {f"{key}.{name}": inner for name, inner in value.items() if not name.startswith(_SERVER_METADATA)}
+            )
         elif isinstance(value, dict) and value:
-            flat.update({f"{key}.{inner}": one for inner, one in value.items()})
+            flat.update({f"{key}.{name}": inner for name, inner in value.items()})
         else:
             flat[key] = value
     return flat
@@ -196,9 +213,9 @@ def _says_nothing(value: object) -> bool:
 def _plain(value: object) -> object:
     """Return a value without its empty fields."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items() if not _says_nothing(one)}
+        return {key: _plain(inner) for key, inner in value.items() if not _says_nothing(inner)}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return value
 
 
@@ -206,29 +223,20 @@ def _diff_states(objects: Objects, a: ConsumerBackup, b: ConsumerBackup) -> Iter
     if a.state is None or b.state is None:
         return
     exact = a.fidelity is b.fidelity is Fidelity.EXACT
-    yield from _numbers(_positions(a.state, exact=exact), _positions(b.state, exact=exact))
+    yield from _fields(_positions(a.state, exact=exact), _positions(b.state, exact=exact))
     same_object = a.pending is not None and b.pending is not None and a.pending.key == b.pending.key
     if not exact or same_object:
         return
     old, new = load_consumer(objects, a).state, load_consumer(objects, b).state
-    assert old is not None
-    assert new is not None
+    assert old is not None and new is not None
     yield from _sets("pending", old.pending.keys(), new.pending.keys())
     yield from _sets("redelivered", old.redelivered.keys(), new.redelivered.keys())
 
 
-def _positions(state: ConsumerState, *, exact: bool) -> dict[str, int]:
+def _positions(state: ConsumerState, *, exact: bool) -> JsonObject:
     positions = {"ack_floor.consumer_seq": state.ack_floor.consumer, "ack_floor.stream_seq": state.ack_floor.stream}
-    if exact:
-        positions["delivered.consumer_seq"] = state.delivered.consumer
-        positions["delivered.stream_seq"] = state.delivered.stream
-    return positions
-
-
-def _numbers(a: dict[str, int], b: dict[str, int]) -> Iterator[FieldChange]:
-    for name, old in a.items():
-        if old != b[name]:
-            yield FieldChange(name, old, b[name])
+    delivered = {"delivered.consumer_seq": state.delivered.consumer, "delivered.stream_seq": state.delivered.stream}
+    return {**positions, **(delivered if exact else {})}
 
 
 def _sets(field: str, a: Collection[int], b: Collection[int]) -> Iterator[FieldChange]:
@@ -246,104 +254,83 @@ def _sets(field: str, a: Collection[int], b: Collection[int]) -> Iterator[FieldC
 # Compare two lists of segments: which have to be read, and the result.
 #
 # Segments that overlap make a group. A group with the same digest on both sides is not read, however it is cut, and a
-# group that only one side has is counted from its manifest. The rest are spans of sequences, to be compared message by
-# message.
-
-Advance = Callable[[int, int], None]
-"""Gets the bytes and messages that were read."""
+# group that only one side has is counted from its manifest. The rest is compared message by message.
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSpan:
-    """The messages from one sequence to another, in segments of either side that may also hold others."""
-
-    first_seq: int
-    last_seq: int
-    a: tuple[SegmentRef, ...]
-    b: tuple[SegmentRef, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Raw bytes of the segments."""
-        return sum(ref.bytes for ref in (*self.a, *self.b))
-
-    @property
-    def messages(self) -> int:
-        return sum(ref.messages for ref in (*self.a, *self.b))
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
+@dataclass(frozen=True)
+class SegmentGroup:
     """Segments of one or both sides that overlap."""
 
-    a: tuple[SegmentRef, ...]
-    b: tuple[SegmentRef, ...]
+    a: Sequence[SegmentRef]
+    b: Sequence[SegmentRef]
 
-    @property
-    def adds_up(self) -> bool:
-        ours, theirs = total_of(self.a), total_of(self.b)
-        return (ours.digest, ours.messages, ours.bytes) == (theirs.digest, theirs.messages, theirs.bytes)
-
-    @property
-    def span(self) -> SegmentSpan | None:
-        """What has to be read of it; None if nothing."""
-        if not self.a or not self.b or self.adds_up:
-            return None
-        both = (*self.a, *self.b)
-        return SegmentSpan(min(ref.first_seq for ref in both), max(ref.last_seq for ref in both), self.a, self.b)
+    @cached_property
+    def differs(self) -> bool:
+        """Whether both sides have some, and their messages are to be compared."""
+        ours, theirs = ((total.digest, total.messages, total.bytes) for total in map(total_of, (self.a, self.b)))
+        return bool(self.a and self.b) and ours != theirs
 
 
-def find_spans(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> list[SegmentSpan]:
-    """Return the spans to compare message by message, in order."""
-    return [span for group in _groups(a, b) if (span := group.span) is not None]
+def group_segments(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[SegmentGroup]:
+    """Group the segments of both sides, in order; those that overlap are together."""
+    sides: dict[Side, list[SegmentRef]] = {side: [] for side in Side}
+    last = 0
+    both = [(ref.first_seq, ref.last_seq, side, ref) for refs, side in ((a, Side.A), (b, Side.B)) for ref in refs]
+    for first_seq, last_seq, side, ref in sorted(both, key=lambda item: item[:3]):
+        if first_seq > last and any(sides.values()):
+            yield SegmentGroup(sides[Side.A], sides[Side.B])
+            sides = {side: [] for side in Side}
+        sides[side].append(ref)
+        last = max(last, last_seq)
+    if any(sides.values()):
+        yield SegmentGroup(sides[Side.A], sides[Side.B])
 
 
-def compare_span(reader: SegmentReader, span: SegmentSpan, named: int, advance: Advance) -> DifferenceTally:
-    """Compare a span; up to `named` messages of each kind are listed. Raises the errors of reading a segment."""
-    tally = DifferenceTally(named)
-    merger = Merger(_read(reader, span.a, span, advance), tally, Change.REMOVED)
-    for batch in _read(reader, span.b, span, advance):
-        merger.add(batch)
-    merger.finish()
-    return tally
+def unequal_segments(groups: Iterable[SegmentGroup]) -> list[SegmentRef]:
+    """Return the segments of both sides that have to be read."""
+    return [ref for group in groups if group.differs for ref in (*group.a, *group.b)]
 
 
-def diff_segments(
+def _diff_groups(
     reader: SegmentReader,
-    a: Sequence[SegmentRef],
-    b: Sequence[SegmentRef],
-    tallies: Iterator[DifferenceTally],
+    groups: Iterable[SegmentGroup],
+    advance: Callable[[int, int], None],
     *,
     named: int,
     notes: list[str],
 ) -> MessageDiff:
-    """Return the whole difference. `tallies` yields that of each span of `find_spans`.
+    """Return the difference of all groups. Raises the errors of reading a segment."""
 
-    Raises the errors of `tallies` and of reading a segment.
-    """
-    whole = DifferenceTally(named)
-    for group in _groups(a, b):
-        if group.span is not None:
-            whole.absorb(next(tallies))
+    def read(refs: Iterable[SegmentRef]) -> Iterator[MessageBatch]:
+        for ref in refs:
+            for batch in reader.read(ref):
+                advance(batch.nbytes, batch.num_rows)
+                yield batch
+
+    tally = DifferenceTally(named)
+    for group in groups:
+        if group.differs:
+            merger = Merger(read(group.a), tally, Change.REMOVED)
+            for batch in read(group.b):
+                merger.add(batch)
+            merger.finish()
         elif group.a and group.b:
-            whole.same()
+            tally.same()
         else:
             for ref in group.a or group.b:
-                count_whole(reader, ref, whole, Change.REMOVED if group.a else Change.ADDED, notes=notes)
-    return whole.result()
+                _count_whole(reader, ref, tally, Change.REMOVED if group.a else Change.ADDED, notes=notes)
+    return tally.result()
 
 
-def count_whole(
+def _count_whole(
     reader: SegmentReader, ref: SegmentRef, tally: DifferenceTally, change: Change, *, notes: list[str]
 ) -> None:
     """Count a segment that only one side has. It is read only to list messages; without a key that is skipped."""
     if tally.wants(change) > 0:
         try:
-            for batch in reader.read(ref):
-                for row in range(min(tally.wants(change), batch.num_rows)):
-                    tally.show(example_of(change, batch.slice(row, 1)))
-                if tally.wants(change) <= 0:
-                    break
+            rows = (batch.slice(row, 1) for batch in reader.read(ref) for row in range(batch.num_rows))
+            for row in islice(rows, tally.wants(change)):
+                tally.show(example_of(change, row))
         except KeyUnavailable:
             note = "without a key that reads messages, messages in whole segments are counted, not listed"
             if note not in notes:
@@ -351,55 +338,7 @@ def count_whole(
     tally.note(change, ref.first_seq, ref.last_seq, ref.messages)
 
 
-def _read(
-    reader: SegmentReader, refs: Iterable[SegmentRef], span: SegmentSpan, advance: Advance
-) -> Iterator[MessageBatch]:
-    """Yield the messages within the span. Segments are read to their ends, because that verifies them."""
-    for ref in refs:
-        for batch in reader.read(ref):
-            advance(batch.nbytes, batch.num_rows)
-            _before, rest = cut_at(batch, span.first_seq - 1)
-            yield cut_at(rest, span.last_seq)[0]
-
-
-def _groups(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[_Group]:
-    """Group the segments of both sides, in order; those that overlap are together."""
-    ours: list[SegmentRef] = []
-    theirs: list[SegmentRef] = []
-    last = 0
-    both = [(ref.first_seq, ref.last_seq, ours_too, ref) for refs, ours_too in ((a, True), (b, False)) for ref in refs]
-    for first_seq, last_seq, is_ours, ref in sorted(both, key=lambda one: one[:3]):
-        if first_seq > last and (ours or theirs):
-            yield _Group(tuple(ours), tuple(theirs))
-            ours, theirs = [], []
-        (ours if is_ours else theirs).append(ref)
-        last = max(last, last_seq)
-    if ours or theirs:
-        yield _Group(tuple(ours), tuple(theirs))
-
-
-Choose = Callable[[Set[str]], Set[str]]
-"""Gets the names of all streams of both sides, returns those to compare. Raises UsageError for a bad selection."""
-
-
-class Side(StrEnum):
-    A = "a"
-    B = "b"
-
-    @property
-    def alone(self) -> Change:
-        """The kind of change if only this side has something."""
-        return Change.REMOVED if self is Side.A else Change.ADDED
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What is known of a stream except its messages. `consumers` is None if they are not compared."""
-
-    incarnation: str
-    created: str
-    config: JsonObject
-    consumers: tuple[ConsumerBackup, ...] | None
+# --- streams ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,19 +364,11 @@ class StreamDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class NotCompared:
-    """A stream that could not be compared, and why."""
-
-    name: str
-    error: JsBackupError
-
-
-@dataclass(frozen=True, slots=True)
 class DiffReport:
-    """All streams that were compared, and those that could not be, ordered by name."""
+    """All streams that were compared, and the errors of those that could not be, ordered by name."""
 
     streams: tuple[StreamDiff, ...]
-    failures: tuple[NotCompared, ...]
+    failures: Mapping[str, JsBackupError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,33 +387,27 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest) -> DiffReport:
 
     Raises what `choose` raises. An error in one stream does not stop the others.
     """
-    ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
+    ours, theirs = ({stream.name: stream for stream in side.streams} for side in (a, b))
     lost: dict[str, JsBackupError] = {**skipped_errors(a), **skipped_errors(b)}
     names = sorted(run.choose({*ours, *theirs, *lost}))
     diffs: list[StreamDiff] = []
-    failures: list[NotCompared] = []
-    for stream in names:
+    failures: dict[str, JsBackupError] = {}
+    for name in names:
         try:
-            if stream in lost:
-                raise lost[stream]
-            if stream not in theirs:
-                diffs.append(stored_only(ours[stream], Side.A))
-            elif stream not in ours:
-                diffs.append(stored_only(theirs[stream], Side.B))
-            else:
-                diffs.append(
-                    diff_stream(
-                        run.objects,
-                        ours[stream],
-                        theirs[stream],
-                        run.progress,
-                        consumers=run.consumers,
-                        named=run.named,
-                    )
-                )
+            if name in lost:
+                raise lost[name]
+            diffs.append(_diff_entries(run, ours.get(name), theirs.get(name)))
         except JsBackupError as error:
-            failures.append(NotCompared(stream, error))
-    return DiffReport(tuple(diffs), tuple(failures))
+            failures[name] = error
+    return DiffReport(tuple(diffs), failures)
+
+
+def _diff_entries(run: DiffRun, a: StreamBackup | None, b: StreamBackup | None) -> StreamDiff:
+    if a is not None and b is not None:
+        return diff_stream(run.objects, a, b, run.progress, consumers=run.consumers, named=run.named)
+    entry = a or b
+    assert entry is not None, "one side has it"
+    return one_sided(entry.name, entry.created, entry.captured, Side.A if b is None else Side.B)
 
 
 def skipped_errors(manifest: Manifest) -> dict[str, IncompleteError]:
@@ -492,49 +417,27 @@ def skipped_errors(manifest: Manifest) -> dict[str, IncompleteError]:
     }
 
 
-def stored_only(stream: StreamBackup, side: Side) -> StreamDiff:
-    """Return the difference of a stream that only the backup on this side has."""
-    captured = stream.captured
-    return one_sided(
-        stream.name, side, stream.created, captured.messages, first_seq=captured.first_seq, last_seq=captured.last_seq
-    )
-
-
-def described(stream: StreamBackup, *, consumers: bool) -> Described:
-    return Described(stream.incarnation, stream.created, stream.config, stream.consumers if consumers else None)
-
-
-def has_messages(stream: StreamBackup) -> bool:
-    """Whether the backup has the stream's messages, not only its configuration."""
-    return stream.archive_format is not ArchiveFormat.CONFIG
-
-
-def one_sided(name: str, side: Side, created: str, messages: int, *, first_seq: int, last_seq: int) -> StreamDiff:
-    """Return the difference of a stream that only one side has."""
-    ranges = (Range(side.alone, first_seq, last_seq, messages),) if messages else ()
-    added, removed = (0, messages) if side is Side.A else (messages, 0)
+def one_sided(name: str, created: str, state: Captured | StreamState, side: Side) -> StreamDiff:
+    """Return the difference of a stream that only this side has."""
+    ranges = (Range(side.alone, state.first_seq, state.last_seq, state.messages),) if state.messages else ()
+    added, removed = (0, state.messages) if side is Side.A else (state.messages, 0)
     times = (created, None) if side is Side.A else (None, created)
     return StreamDiff(name, MessageDiff(added, removed, ranges=ranges), only_in=side, created=times)
 
 
-def compare_described(
-    objects: Objects, name: str, a: Described, b: Described, *, messages: MessageDiff, notes: Iterable[str]
+def compare_entries(
+    objects: Objects, a: StreamBackup, b: StreamBackup, messages: MessageDiff, *, consumers: bool, notes: Sequence[str]
 ) -> StreamDiff:
-    """Complete a difference, given that of the messages. Raises as `diff_consumers`."""
-    said = list(notes)
-    consumers: tuple[ConsumerChange, ...] = ()
-    if a.consumers is None or b.consumers is None:
-        said.append("consumers are not compared: a backup was made without them")
-    else:
-        consumers = diff_consumers(objects, a.consumers, b.consumers)
+    """Complete a difference, given that of the messages. Raises IntegrityError, KeyUnavailable and StoreError."""
+    without = () if consumers else ("consumers are not compared: a backup was made without them",)
     return StreamDiff(
-        name,
+        a.name,
         messages,
         diff_configs(a.config, b.config),
-        consumers,
+        diff_consumers(objects, a.consumers, b.consumers) if consumers else (),
         recreated=a.incarnation != b.incarnation,
         created=(a.created, b.created),
-        notes=tuple(said),
+        notes=(*notes, *without),
     )
 
 
@@ -551,28 +454,22 @@ def diff_stream(
     """
     messages = EQUAL
     notes: list[str] = []
-    if not has_messages(a) or not has_messages(b):
-        if has_messages(a) or has_messages(b):
-            notes.append("messages are not compared: a backup has the configuration only")
+    formats = {a.archive_format, b.archive_format}
+    if ArchiveFormat.CONFIG in formats:
+        notes += ["messages are not compared: a backup has the configuration only"] if len(formats) > 1 else []
     elif a.opaque or b.opaque:
         if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
             raise UnsupportedError(f"stream {a.name} is stored undecoded, so its messages cannot be compared")
     elif a.digest != b.digest or a.captured.messages != b.captured.messages:
-        reader, spans = SegmentReader(objects), tuple(find_spans(a.segments, b.segments))
-        progress.start(a.name, sum(span.bytes for span in spans), sum(span.messages for span in spans))
+        groups = list(group_segments(a.segments, b.segments))
+        unequal = unequal_segments(groups)
+        progress.start(a.name, sum(ref.bytes for ref in unequal), sum(ref.messages for ref in unequal))
         try:
-            tallies = (compare_span(reader, span, named, partial(progress.advance, a.name)) for span in spans)
-            messages = diff_segments(reader, a.segments, b.segments, tallies, named=named, notes=notes)
+            advance = partial(progress.advance, a.name)
+            messages = _diff_groups(SegmentReader(objects), groups, advance, named=named, notes=notes)
         finally:
             progress.finish(a.name)
-    return compare_described(
-        objects,
-        a.name,
-        described(a, consumers=consumers),
-        described(b, consumers=consumers),
-        messages=messages,
-        notes=notes,
-    )
+    return compare_entries(objects, a, b, messages, consumers=consumers, notes=notes)
 
 
 class AlongSegments:
@@ -645,7 +542,7 @@ class AlongSegments:
         if self._merger is not None:
             self._merger.finish()
         elif not self._digester.messages:
-            count_whole(self._reader, ref, self._tally, self._side.alone, notes=self.notes)
+            _count_whole(self._reader, ref, self._tally, self._side.alone, notes=self.notes)
         elif self._digester.segment_digest == ref.digest:
             self._tally.same()
         else:

@@ -45,10 +45,10 @@ def growth_of(repository: Repository, manifest: Manifest, names: Sequence[str]) 
     """
     origin = _origin(summary_of(manifest))
     inventory = repository.inventory()
-    for one in inventory.unreadable:
-        if one.id < manifest.id:
-            _warn(one.id, one.error)
-    earlier = [one.id for one in inventory.summaries if one.id < manifest.id and _origin(one) == origin]
+    for backup in inventory.unreadable:
+        if backup.id < manifest.id:
+            _warn(backup.id, backup.error)
+    earlier = [summary.id for summary in inventory.summaries if summary.id < manifest.id and _origin(summary) == origin]
     most = max(_LEAST_POINTS, min(_MOST_POINTS, _POINTS_IN_ALL // max(1, len(names))))
     wanted = frozenset(names)
     tasks = [partial(_points_of, repository, backup, wanted) for backup in earlier[-(most - 1) :]]

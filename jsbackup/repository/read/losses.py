@@ -112,16 +112,16 @@ def broken_lists(streams: Iterable[StreamBackup]) -> BrokenLists:
 
     Raises KeyUnavailable.
     """
-    found: dict[str, IntegrityError | StoreError | UnsupportedError] = {}
+    broken_streams: dict[str, IntegrityError | StoreError | UnsupportedError] = {}
     for stream in streams:
         broken = next((part for part in stream.walk() if isinstance(part, BrokenPage)), None)
         if broken is not None:
             page, error = broken.page, broken.error
-            found[stream.name] = error.with_message(
+            broken_streams[stream.name] = error.with_message(
                 f"stream {stream.name} cannot be read: the list of its segments for sequences {page.first_seq} to "
                 f"{page.last_seq} is broken: {error.message}"
             ).with_hint(_HINT)
-    return found
+    return broken_streams
 
 
 def refuse_broken(broken: BrokenLists, *, of: int) -> None:
@@ -182,13 +182,13 @@ def find_lost(objects: Objects, manifest: Manifest, checker: Checker | None = No
         UnsupportedError: an object needs a newer tool.
         StoreError: the store does not answer, at least for now.
     """
-    found = []
+    lost = []
     for problem in verify_backup(objects, manifest, Level.DATA, checker=checker):
         cause = problem.cause
         if isinstance(cause, UnsupportedError) or (isinstance(cause, StoreError) and objects.store.is_temporary(cause)):
             raise cause
-        found.append(problem)
-    return found
+        lost.append(problem)
+    return lost
 
 
 def salvage(manifest: Manifest, problems: Iterable[Problem]) -> Salvage:
@@ -200,15 +200,15 @@ def salvage(manifest: Manifest, problems: Iterable[Problem]) -> Salvage:
     beyond: dict[str, Problem] = {}
     streams = []
     for stream in manifest.streams:
-        found = by_stream.get(stream.name, [])
-        worst = next((problem for problem in found if problem.kind is ProblemKind.INCONSISTENT), None)
-        if found and stream.opaque:
-            worst = worst or found[0]
+        broken = by_stream.get(stream.name, [])
+        worst = next((problem for problem in broken if problem.kind is ProblemKind.INCONSISTENT), None)
+        if broken and stream.opaque:
+            worst = worst or broken[0]
         if worst is not None:
             beyond[stream.name] = worst
-        elif found:
-            lost[stream.name] = tuple(sorted(found, key=lambda problem: (not problem.messages, problem.first_seq)))
-            stream = _without(stream, {problem.key for problem in found})
+        elif broken:
+            lost[stream.name] = tuple(sorted(broken, key=lambda problem: (not problem.messages, problem.first_seq)))
+            stream = _without(stream, {problem.key for problem in broken})
         streams.append(stream)
     return Salvage(replace(manifest, streams=tuple(streams)), lost, beyond)
 

@@ -40,6 +40,7 @@ __all__ = [
 MOST_RANGES = 1000
 
 _COLUMNS = {"timestamp_ns": "time", "subject": "subject", "headers": "headers", "data": "payload"}
+_OURS, _THEIRS = pc.int64_array([2, 3])
 _NONE = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in BATCH_SCHEMA], schema=BATCH_SCHEMA)
 
 
@@ -90,10 +91,7 @@ EQUAL = MessageDiff()
 
 
 class DifferenceTally:
-    """Collects differences in rising order of sequences; lists up to `named` messages of each kind.
-
-    Can be pickled, so that parts of a stream can be compared elsewhere.
-    """
+    """Collects differences in rising order of sequences; lists up to `named` messages of each kind."""
 
     def __init__(self, named: int) -> None:
         self._named = named
@@ -102,33 +100,24 @@ class DifferenceTally:
         self._left_out = 0
         self._open: Range | None = None  # the range that the next difference may extend
         self._examples: dict[Change, list[Example]] = {change: [] for change in Change}
-        self._begins_same: bool | None = None  # whether the first messages were equal; None: no message yet
 
     def same(self) -> None:
         """Note messages that are equal."""
-        if self._begins_same is None:
-            self._begins_same = True
-        self._close()
+        ended, self._open = self._open, None
+        if ended is not None and len(self._ranges) < MOST_RANGES:
+            self._ranges.append(ended)
+        elif ended is not None:
+            self._left_out += 1
 
     def note(self, change: Change, first_seq: int, last_seq: int, messages: int) -> None:
         """Note a change of all messages of both sides from `first_seq` to `last_seq`."""
         self._counts[change] += messages
-        self._extend(Range(change, first_seq, last_seq, messages))
-
-    def absorb(self, later: DifferenceTally) -> None:
-        """Add the tally of the sequences that follow."""
-        if later._begins_same:
+        before = self._open
+        if before is not None and before.change is change:
+            first_seq, messages = before.first_seq, before.messages + messages
+        else:
             self.same()
-        for change, messages in later._counts.items():
-            self._counts[change] += messages
-            wanted = max(self.wants(change), 0)
-            self._examples[change] += later._examples[change][:wanted]
-        for one in later._ranges:
-            self._extend(one)
-            self._close()
-        self._left_out += later._left_out
-        if later._open is not None:
-            self._extend(later._open)
+        self._open = Range(change, first_seq, last_seq, messages)
 
     def wants(self, change: Change) -> int:
         """Return how many more messages of this kind are to be listed."""
@@ -138,7 +127,7 @@ class DifferenceTally:
         self._examples[example.change].append(example)
 
     def result(self) -> MessageDiff:
-        self._close()
+        self.same()
         examples = sorted((e for some in self._examples.values() for e in some), key=lambda e: e.sequence)
         return MessageDiff(
             self._counts[Change.ADDED],
@@ -148,23 +137,6 @@ class DifferenceTally:
             self._left_out,
             tuple(examples),
         )
-
-    def _extend(self, more: Range) -> None:
-        if self._begins_same is None:
-            self._begins_same = False
-        before = self._open
-        if before is not None and before.change is more.change:
-            more = Range(more.change, before.first_seq, more.last_seq, before.messages + more.messages)
-        else:
-            self._close()
-        self._open = more
-
-    def _close(self) -> None:
-        ended, self._open = self._open, None
-        if ended is not None and len(self._ranges) < MOST_RANGES:
-            self._ranges.append(ended)
-        elif ended is not None:
-            self._left_out += 1
 
 
 class Merger:
@@ -214,43 +186,32 @@ class Merger:
         if _are_equal(ours, theirs):
             self._tally.same()
             return
-        in_both = pc.is_in(ours.column("sequence"), value_set=theirs.column("sequence"))
-        in_both_theirs = pc.is_in(theirs.column("sequence"), value_set=ours.column("sequence"))
-        our_shared = ours.filter(in_both)
-        changed = _differing(our_shared, theirs.filter(in_both_theirs))
-        kinds: list[Change | None] = [None, Change.CHANGED, self._ours_alone, self._theirs_alone]
-        groups = [
-            (our_shared.column("sequence"), pc.cast(changed, pa.int8())),
-            _as_kind(ours.filter(pc.invert(in_both)), 2),
-            _as_kind(theirs.filter(pc.invert(in_both_theirs)), 3),
-        ]
-        sequences = pa.concat_arrays([sequence for sequence, _ in groups])
-        order = pc.sort_indices(sequences)
-        sequences = sequences.take(order)
-        runs = pc.run_end_encode(pa.concat_arrays([kind for _, kind in groups]).take(order))
+        sequences = pc.unique(pa.concat_arrays([ours.column("sequence"), theirs.column("sequence")]))
+        sequences = sequences.take(pc.sort_indices(sequences))
+        our_rows, their_rows = (pc.index_in(sequences, value_set=side.column("sequence")) for side in (ours, theirs))
+        changed = _differing(ours.take(our_rows), theirs.take(their_rows))
+        kinds = pc.if_else(our_rows.is_valid(), pc.if_else(their_rows.is_valid(), changed, _OURS), _THEIRS)
+        runs = pc.run_end_encode(kinds)
+        changes = [None, Change.CHANGED, self._ours_alone, self._theirs_alone]
         at = 0
         for end, kind in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-            change = kinds[kind]
+            change = changes[kind]
             if change is None:
                 self._tally.same()
             else:
                 self._tally.note(change, sequences[at].as_py(), sequences[end - 1].as_py(), end - at)
-                wanted = min(self._tally.wants(change), end - at)
-                for sequence in sequences[at : at + max(wanted, 0)].to_pylist():
+                for sequence in sequences[at : min(end, at + self._tally.wants(change))].to_pylist():
                     self._tally.show(self._example(change, sequence, ours, theirs))
             at = end
 
     def _example(self, change: Change, sequence: int, ours: MessageBatch, theirs: MessageBatch) -> Example:
-        if change is self._ours_alone:
-            return example_of(change, _row(ours, sequence))
-        if change is self._theirs_alone:
-            return example_of(change, _row(theirs, sequence))
-        a, b = _row(ours, sequence), _row(theirs, sequence)
-        if self._ours_alone is Change.ADDED:
-            a, b = b, a
-        return example_of(
-            change, a, tuple(name for column, name in _COLUMNS.items() if _value(a, column) != _value(b, column))
-        )
+        a, b = (ours, theirs) if self._ours_alone is Change.REMOVED else (theirs, ours)
+        row = _row(b if change is Change.ADDED else a, sequence)
+        if change is not Change.CHANGED:
+            return example_of(change, row)
+        other = _row(b, sequence)
+        names = (name for column, name in _COLUMNS.items() if not _plain(row, column).equals(_plain(other, column)))
+        return example_of(change, row, tuple(names))
 
 
 def cut_at(batch: MessageBatch, last: int) -> tuple[MessageBatch, MessageBatch]:
@@ -287,10 +248,6 @@ def _row(batch: MessageBatch, sequence: int) -> MessageBatch:
     return batch.slice(bisect_left(_sequences(batch), sequence), 1)
 
 
-def _value(row: MessageBatch, column: str) -> object:
-    return _plain(row, column)[0].as_py()
-
-
 def _plain(batch: MessageBatch, column: str) -> pa.Array:
     """Return a column as digests see it: subjects as bytes, missing headers as empty ones."""
     array = batch.column(column)
@@ -306,9 +263,6 @@ def _are_equal(ours: MessageBatch, theirs: MessageBatch) -> bool:
 
 
 def _differing(ours: MessageBatch, theirs: MessageBatch) -> pa.Array:
-    """Return for messages with the same sequences whether each differs."""
-    return reduce(pc.or_, (pc.not_equal(_plain(ours, name), _plain(theirs, name)) for name in _COLUMNS))
-
-
-def _as_kind(batch: MessageBatch, kind: int) -> tuple[pa.Array, pa.Array]:
-    return batch.column("sequence"), pa.repeat(pa.scalar(kind, pa.int8()), batch.num_rows)
+    """Return for messages with the same sequences 1 for each that differs, 0 for the others."""
+    differing = reduce(pc.or_, (pc.not_equal(_plain(ours, name), _plain(theirs, name)) for name in _COLUMNS))
+    return differing.cast(pa.int64())

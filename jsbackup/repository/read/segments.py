@@ -43,7 +43,7 @@ class SegmentReader:
     def prove(self, ref: SegmentRef) -> Iterator[MessageBatch]:
         """Do the same as `read`, and check sequences, count and digests with the last batch.
 
-        The messages are verified once all are read. Raises as `read`.
+        The messages are verified once all are read. Raises DigestMismatch too.
         """
         return checked_batches(self._objects.fetch(ref), ref)
 
@@ -134,7 +134,7 @@ def state_to_restore(stream: StreamBackup) -> StreamState:
 
 
 def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch]:
-    """Yield all messages of a stream, in order. Raises as `SegmentReader.read`."""
+    """Yield all messages of a stream, in order. Raises IntegrityError, KeyUnavailable and StoreError."""
     return _all_of(objects, stream, SegmentReader(objects).read)
 
 

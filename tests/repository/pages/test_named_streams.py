@@ -16,8 +16,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.manifest_json import encode_manifest, read_needed
-from jsbackup.repository.read.latest import Wanted
-from jsbackup.repository.read.search import BackupSearch
+from jsbackup.repository.read.latest import BackupSearch, Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, SECOND, make_repository

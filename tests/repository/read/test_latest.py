@@ -219,7 +219,7 @@ def test_partial_ones_and_configurations_are_taken_where_there_is_nothing_else(s
     later = some.add(4, "A", lacking=("B",))
     choice = choose_latest(some, Wanted())
     assert choice.manifest.id == whole
-    assert choice.notes == (f"{later} is newer but not used: it is partial, and lacks B: no answer",)
+    assert choice.notes == (f"{later} is newer but not used: it is partial, in B: no answer",)
     assert some.latest("A") == later and some.latest("B") == some.latest("A", "B") == whole
 
 
@@ -230,7 +230,9 @@ def test_imports_and_transformed_ones_are_taken_where_there_is_nothing_else(some
     assert some.latest() == imported
     server = some.add(0.5, "A")
     choice = choose_latest(some, Wanted())
-    assert choice.manifest.id == server and choice.notes == (f"{imported} is newer but not used: it was imported",)
+    assert choice.manifest.id == server and choice.notes == (
+        f"{imported} is newer but not used: it was imported (nats-cli)",
+    )
 
 
 def test_among_imports_a_newer_one_is_not_left_out_as_an_import(some: Backups) -> None:
@@ -241,8 +243,8 @@ def test_among_imports_a_newer_one_is_not_left_out_as_an_import(some: Backups) -
     choice = choose_latest(some, Wanted((Glob("A"), Glob("B"))))
     assert choice.manifest.id == whole
     assert choice.notes == (
-        f"{other} is newer but not used: it was imported from another source (server-store)",
-        f"{partial} is newer but not used: it is partial, and lacks B: no answer",
+        f"{other} is newer but not used: it was imported (server-store)",
+        f"{partial} is newer but not used: it is partial, in B: no answer",
     )
 
 
@@ -263,7 +265,7 @@ def test_a_newer_one_that_cannot_be_read_is_an_error_with_a_way_out(some: Backup
     some.broken["20270101T000000Z-000000"] = FormatError("damaged", hint="Look.")
     with pytest.raises(FormatError) as raised:
         some.latest(**OF_SHOP)
-    assert raised.value.hint == f"Look. The newest readable backup that matches is {good}: name it by its id."
+    assert raised.value.hint == f"Look. The newest that can be read and is meant is {good}: name it by its id."
     some.broken = {"20200101T000000Z-000000": FormatError("damaged")}
     assert some.latest() == good
 

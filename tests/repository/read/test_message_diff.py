@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -64,20 +63,6 @@ def test_ranges_are_limited_and_those_left_out_counted(monkeypatch: pytest.Monke
     monkeypatch.setattr(message_diff, "MOST_RANGES", 4)
     found = merged(MESSAGES, MESSAGES[::2])
     assert (len(found.ranges), found.ranges_left_out, found.removed) == (4, 11, 15)
-
-
-def test_a_tally_of_parts_is_that_of_the_whole() -> None:
-    theirs = MESSAGES[:8] + MESSAGES[12:22]
-    whole, first, second = (DifferenceTally(2) for _ in range(3))
-    at = MESSAGES[10].sequence
-    for tally, keep in ((whole, lambda _: True), (first, lambda s: s <= at), (second, lambda s: s > at)):
-        ours, others = ([one for one in some if keep(one.sequence)] for some in (MESSAGES, theirs))
-        merger = Merger(iter([batch_of(ours)]), tally, Change.REMOVED)
-        if others:
-            merger.add(batch_of(others))
-        merger.finish()
-    first.absorb(pickle.loads(pickle.dumps(second)))
-    assert first.result() == whole.result()
 
 
 def test_sequences_that_do_not_rise_are_refused() -> None:

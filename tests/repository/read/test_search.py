@@ -8,8 +8,7 @@ import pytest
 
 from jsbackup.errors import UsageError
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source
-from jsbackup.repository.read.latest import Choice
-from jsbackup.repository.read.search import BackupSearch
+from jsbackup.repository.read.latest import BackupSearch, Choice
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.many import some_stream
