@@ -767,7 +767,7 @@ def _drill_of(fields: DocumentFields) -> DrillOutcome:
         messages=fields.number("messages"),
         streams=tuple(_stream_of(one) for one in fields.each("streams")),
         failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
-        origin=_origin(fields.optional_fields("origin")),
+        origin=_origin(fields.optional("origin")),
     )
 
 
