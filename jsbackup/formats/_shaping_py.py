@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import Columns
 from jsbackup.formats.column_reader import ColumnReader, typed_buffer
+from jsbackup.formats.header_block import fields
 from jsbackup.formats.mask_rules import MAX_VALUES, MaskAction, MaskedRows, MaskPlace, MaskRule, RuleCount, ShapedColumn
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ MAX_MASKED_BYTES = 64 << 20
 _MOST = (1 << 31) - 1  # bytes of a column
 _HASHED = 66  # bytes of a hash in quotes
 _UNREADABLE, _TOO_MUCH = 1, 2
-_MAGIC = b"NATS/1.0"
 _RESERVED = (b"$KV", b"$O", b"$MQTT")
 
 
@@ -200,10 +200,11 @@ class Masker:
     def _in_headers(self, numbers: Sequence[int], block: bytes) -> tuple[bytes, dict[int, int]]:
         found = dict.fromkeys(numbers, 0)
         out, copied = bytearray(), 0
-        for name, start, stop in _fields(block):
+        for name, start, stop in fields(block):
+            key = name.strip().lower()
             before = value = block[start:stop].decode("utf-8", "surrogateescape")
             for number in numbers:
-                if name == self._rules[number].name:
+                if key == self._rules[number].name:
                     value = self._replacement(self._rules[number], json.dumps(value, ensure_ascii=False))
                     found[number] += 1
             if value is not before:
@@ -218,37 +219,6 @@ class Masker:
         if rule.action is MaskAction.REDACT:
             return "***"
         return hmac.digest(self._secret, canonical(value).encode("utf-8", "surrogatepass"), hashlib.sha256).hex()
-
-
-def _fields(block: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name (in lower case) and position of the value of each field. Raises FormatError for a malformed block."""
-    lines = _lines(block)
-    start, stop = next(lines)
-    if not block.startswith(_MAGIC) or block[len(_MAGIC) : stop][:1] not in (b"", b" "):
-        raise FormatError("headers: no NATS/1.0 line")
-    for start, stop in lines:
-        if start == stop:
-            if stop + 2 != len(block):
-                raise FormatError("headers: more after the end")
-            return
-        colon = block.find(b":", start, stop)
-        if colon <= start or block[start : start + 1] in (b" ", b"\t"):
-            raise FormatError("headers: a line without a name")
-        value = block[colon + 1 : stop]
-        first = stop - len(value.lstrip(b" \t"))
-        yield block[start:colon].strip().lower(), first, first + len(value.strip(b" \t"))
-
-
-def _lines(block: bytes) -> Iterator[tuple[int, int]]:
-    start = 0
-    while True:
-        stop = block.find(b"\r\n", start)
-        if stop < 0:
-            raise FormatError("headers: cut short")
-        if b"\n" in block[start:stop] or b"\r" in block[start:stop]:
-            raise FormatError("headers: a lone line break")
-        yield start, stop
-        start = stop + 2
 
 
 # --- subjects -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.header_block import lines
 from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_json
 from jsbackup.times import format_time, parse_time
@@ -139,17 +140,14 @@ def is_misspelt(name: str) -> bool:
 
 def parse_headers(block: bytes) -> dict[str, list[str]] | None:
     """Return a block's values by name; None if the same block could not be made from them."""
+    values: dict[str, list[str]] = {}
     try:
-        text = block.decode()
+        for line in lines(block):
+            value = line.line[len(line.name) + 1 :].removeprefix(b" ")
+            values.setdefault(line.name.decode(), []).append(value.decode())
     except UnicodeDecodeError:
         return None
-    if not text.startswith(_VERSION) or not text.endswith("\r\n\r\n"):
-        return None
-    found: dict[str, list[str]] = {}
-    for line in text[len(_VERSION) : -4].split("\r\n"):
-        name, _colon, value = line.partition(":")
-        found.setdefault(name, []).append(value.removeprefix(" "))
-    return found if _block_of(found) == text else None
+    return values if values and _block_of(values).encode() == block else None
 
 
 def _block_of(headers: dict[str, list[str]]) -> str:
