@@ -45,7 +45,7 @@ def stream_state_from_json(value: Fields) -> StreamState:
         first_ns=value.time_ns("first_ts"),
         last_seq=value.number("last_seq", high=UINT64),
         last_ns=value.time_ns("last_ts"),
-        consumers=value.number("consumer_count", high=UINT64, default=0),
+        consumers=value.number("consumer_count", high=UINT64),
         deleted=value.number("num_deleted", high=UINT64, default=0),
     )
 
@@ -69,8 +69,8 @@ def stream_state_to_json(state: StreamState) -> JsonObject:
 def pair_from_json(value: Fields, high: int = UINT64) -> SequencePair:
     """Decode a position of a consumer; `high` limits the sequence of its stream. Raises FormatError."""
     return SequencePair(
-        consumer=value.number("consumer_seq", high=UINT64, default=0),
-        stream=value.number("stream_seq", high=high, default=0),
+        consumer=value.number("consumer_seq", high=UINT64),
+        stream=value.number("stream_seq", high=high),
     )
 
 
@@ -79,14 +79,12 @@ def pair_to_json(pair: SequencePair) -> JsonObject:
 
 
 def consumer_state_from_json(value: Fields) -> ConsumerState:
-    """Decode a consumer's state; what is absent is 0 or empty, as for Go. Raises FormatError."""
-    delivered, floor, pending, redelivered = (
-        value.optional(key) or Fields({}, value.where) for key in ("delivered", "ack_floor", "pending", "redelivered")
-    )
+    """Decode a consumer's state. Raises FormatError."""
+    pending, redelivered = (value.optional(key) or Fields({}, value.where) for key in ("pending", "redelivered"))
     acks = {_sequence(key, pending.where): pending.fields(key) for key in pending.value}
     return ConsumerState(
-        delivered=pair_from_json(delivered, MAX_SEQUENCE),
-        ack_floor=pair_from_json(floor, MAX_SEQUENCE),
+        delivered=pair_from_json(value.fields("delivered"), MAX_SEQUENCE),
+        ack_floor=pair_from_json(value.fields("ack_floor"), MAX_SEQUENCE),
         pending={
             sequence: PendingAck(ack.number("Sequence", default=0), ack.signed("Timestamp", 0))
             for sequence, ack in acks.items()

@@ -192,7 +192,7 @@ class Fields:
         return self.value.get(key)
 
     def wrong(self, key: str, expected: str) -> NoReturn:
-        problem = "is missing" if self.value.get(key) is None else f"is not {expected}"
+        problem = f"is not {expected}" if key in self.value else "is missing"
         raise FormatError(one_line(f"{self.where}: {key} {problem}"))
 
     def text(self, key: str, default: str | None = None) -> str:

@@ -40,7 +40,7 @@ def test_the_state_of_a_stream_comes_back(state: StreamState) -> None:
     assert stream_state_from_json(Fields(json.loads(json.dumps(stream_state_to_json(state))), "state")) == state
 
 
-@pytest.mark.parametrize("name", ["messages", "bytes", "first_seq", "last_seq"])
+@pytest.mark.parametrize("name", ["messages", "bytes", "first_seq", "last_seq", "consumer_count"])
 def test_a_stream_has_all_of_its_numbers(name: str) -> None:
     value = stream_state_to_json(StreamState(1, 2, 3, 4, 5, 6, 7, 8))
     del value[name]
@@ -74,8 +74,20 @@ def test_json_keeps_all(state: ConsumerState) -> None:
     ],
 )
 def test_hostile_json_is_refused(value: dict[str, object]) -> None:
+    whole = consumer_state_to_json(ConsumerState())
+    assert consumer_state_from_json(Fields(whole, "state")) == ConsumerState()
     with pytest.raises(FormatError):
+        consumer_state_from_json(Fields({**whole, **value}, "state"))
+
+
+@pytest.mark.parametrize("name", ["delivered", "ack_floor"])
+def test_a_consumer_has_its_positions(name: str) -> None:
+    value = consumer_state_to_json(ConsumerState())
+    del value[name]
+    with pytest.raises(FormatError, match=f"{name} is missing"):
         consumer_state_from_json(Fields(value, "state"))
+    with pytest.raises(FormatError, match="stream_seq is missing"):
+        consumer_state_from_json(Fields({**value, name: {"consumer_seq": 1}}, "state"))
 
 
 def test_a_state_is_made_what_a_server_takes_over_as_json() -> None:
