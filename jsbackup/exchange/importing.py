@@ -162,9 +162,10 @@ def decode_meta(data: bytes, where: str) -> StreamMetaFile:
             f"{where} is of a configuration backup that the nats CLI made before June 2022", hint="It has no messages."
         )
     fields = Fields(value, where)
-    config, state = fields.fields("config"), stream_state_from_json(fields.fields("state"))
+    config = fields.fields("config")
     if not asset_name_is_sound(config.text("name")):
         raise FormatError(f"{where}: config has no stream name")
+    state = stream_state_from_json(fields.fields("state"))
     if max(state.first_seq - 1, state.last_seq) > MAX_SEQUENCE:
         raise FormatError(f"{where}: state: sequence out of range")
     return StreamMetaFile(config.value, state, tuple(_made(value)))
