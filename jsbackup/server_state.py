@@ -36,16 +36,16 @@ __all__ = [
 MAX_SEQUENCE = (1 << 62) - 1
 
 
-def stream_state_from_json(value: Fields) -> StreamState:
-    """Decode a stream's state. Raises FormatError."""
+def stream_state_from_json(value: Fields, *, absent: int | None = None) -> StreamState:
+    """Decode a stream's state. Raises FormatError, also for an absent number, unless it is to count as `absent`."""
     return StreamState(
-        messages=value.number("messages", high=UINT64),
-        bytes=value.number("bytes", high=UINT64),
-        first_seq=value.number("first_seq", high=UINT64),
+        messages=value.number("messages", high=UINT64, default=absent),
+        bytes=value.number("bytes", high=UINT64, default=absent),
+        first_seq=value.number("first_seq", high=UINT64, default=absent),
         first_ns=value.time_ns("first_ts"),
-        last_seq=value.number("last_seq", high=UINT64),
+        last_seq=value.number("last_seq", high=UINT64, default=absent),
         last_ns=value.time_ns("last_ts"),
-        consumers=value.number("consumer_count", high=UINT64),
+        consumers=value.number("consumer_count", high=UINT64, default=absent),
         deleted=value.number("num_deleted", high=UINT64, default=0),
     )
 
@@ -66,11 +66,13 @@ def stream_state_to_json(state: StreamState) -> JsonObject:
     return value
 
 
-def pair_from_json(value: Fields, high: int = UINT64) -> SequencePair:
-    """Decode a position of a consumer; `high` limits the sequence of its stream. Raises FormatError."""
+def pair_from_json(value: Fields, high: int = UINT64, *, absent: int | None = None) -> SequencePair:
+    """Decode a position of a consumer; `high` limits the sequence of its stream. Raises FormatError, also for an
+    absent number, unless it is to count as `absent`.
+    """
     return SequencePair(
-        consumer=value.number("consumer_seq", high=UINT64),
-        stream=value.number("stream_seq", high=high),
+        consumer=value.number("consumer_seq", high=UINT64, default=absent),
+        stream=value.number("stream_seq", high=high, default=absent),
     )
 
 
@@ -79,12 +81,14 @@ def pair_to_json(pair: SequencePair) -> JsonObject:
 
 
 def consumer_state_from_json(value: Fields) -> ConsumerState:
-    """Decode a consumer's state. Raises FormatError."""
-    pending, redelivered = (value.optional(key) or Fields({}, value.where) for key in ("pending", "redelivered"))
+    """Decode a consumer's state in an archive; what is absent is 0 or empty, as for Go. Raises FormatError."""
+    delivered, floor, pending, redelivered = (
+        value.optional(key) or Fields({}, value.where) for key in ("delivered", "ack_floor", "pending", "redelivered")
+    )
     acks = {_sequence(key, pending.where): pending.fields(key) for key in pending.value}
     return ConsumerState(
-        delivered=pair_from_json(value.fields("delivered"), MAX_SEQUENCE),
-        ack_floor=pair_from_json(value.fields("ack_floor"), MAX_SEQUENCE),
+        delivered=pair_from_json(delivered, MAX_SEQUENCE, absent=0),
+        ack_floor=pair_from_json(floor, MAX_SEQUENCE, absent=0),
         pending={
             sequence: PendingAck(ack.number("Sequence", default=0), ack.signed("Timestamp", 0))
             for sequence, ack in acks.items()

@@ -80,16 +80,6 @@ def test_hostile_json_is_refused(value: dict[str, object]) -> None:
         consumer_state_from_json(Fields({**whole, **value}, "state"))
 
 
-@pytest.mark.parametrize("name", ["delivered", "ack_floor"])
-def test_a_consumer_has_its_positions(name: str) -> None:
-    value = consumer_state_to_json(ConsumerState())
-    del value[name]
-    with pytest.raises(FormatError, match=f"{name} is missing"):
-        consumer_state_from_json(Fields(value, "state"))
-    with pytest.raises(FormatError, match="stream_seq is missing"):
-        consumer_state_from_json(Fields({**value, name: {"consumer_seq": 1}}, "state"))
-
-
 def test_a_state_is_made_what_a_server_takes_over_as_json() -> None:
     ack = PendingAck(1, 5)
     behind = ConsumerState(SequencePair(6, 11), SequencePair(0, 0), {1: ack, 4: ack, 12: ack}, {4: 3})

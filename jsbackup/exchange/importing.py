@@ -165,7 +165,7 @@ def decode_meta(data: bytes, where: str) -> StreamMetaFile:
     config = fields.fields("config")
     if not asset_name_is_sound(config.text("name")):
         raise FormatError(f"{where}: config has no stream name")
-    state = stream_state_from_json(fields.fields("state"))
+    state = stream_state_from_json(fields.fields("state"), absent=0)
     if max(state.first_seq - 1, state.last_seq) > MAX_SEQUENCE:
         raise FormatError(f"{where}: state: sequence out of range")
     return StreamMetaFile(config.value, state, tuple(_made(value)))

@@ -171,7 +171,7 @@ class ArchiveV2Reader:
         if name != "state.json":
             raise FormatError("archive v2: state.json is missing")
         what = "archive v2: state.json"
-        self._state = stream_state_from_json(Fields(read_object(content, what), what))
+        self._state = stream_state_from_json(Fields(read_object(content, what), what), absent=0)
         if self._state.last_seq > MAX_SEQUENCE or self._state.first_seq > MAX_SEQUENCE + 1:
             raise FormatError("archive v2: state.json: sequence out of range")
         self._consumers_due = self._state.consumers

@@ -17,7 +17,6 @@ from tests.formats.archives import CONSUMERS, Content, as_stored, read, state_of
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists
 
 END = bytes(5)
-UNUSED = {name: {"consumer_seq": 0, "stream_seq": 0} for name in ("delivered", "ack_floor")}
 STATE = {
     "messages": 2,
     "bytes": 99,
@@ -51,7 +50,7 @@ def archive(state: Any, *entries: bytes, end: bytes = END) -> bytes:
 
 
 def consumer(name: str = "c", **value: Any) -> bytes:
-    return entry(f"consumers/{name}", json.dumps({"config": {"name": name}, "state": UNUSED, **value}).encode())
+    return entry(f"consumers/{name}", json.dumps({"config": {"name": name}, "state": {}, **value}).encode())
 
 
 def decode(raw: bytes) -> Content:
@@ -85,9 +84,7 @@ def test_a_state_comes_back_with_its_times() -> None:
 def test_what_a_server_writes_is_read() -> None:
     raw = archive(
         {**STATE, "consumer_count": 1, "unknown": [1]},
-        consumer(
-            state={**UNUSED, "delivered": {"consumer_seq": 2, "stream_seq": 6}, "pending": {"6": {"Sequence": 2}}}
-        ),
+        consumer(state={"delivered": {"consumer_seq": 2, "stream_seq": 6}, "pending": {"6": {"Sequence": 2}}}),
         entry("a.b", b"NATS/1.0\r\n\r\nxy", 5, 12, time=17),
         entry(b"\xff", b"", 8),
     )
