@@ -22,6 +22,7 @@ __all__ = [
     "in_sentences",
     "in_short",
     "of_streams",
+    "one_line",
     "printable",
     "span",
     "time_to_second",
@@ -184,3 +185,12 @@ def span(seconds: float) -> str:
         return f"{hours} h" + (f" {minutes} min" if minutes else "")
     days, hours = divmod(hours, 24)
     return f"{days} d" + (f" {hours} h" if hours else "")
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """Return `text` without control characters and line breaks, trimmed to `limit` characters: safe to print
+    and log.
+    """
+    clean = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
+    clean = " ".join(clean.split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

@@ -16,12 +16,15 @@ import json
 import re
 from collections import Counter
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.names import is_name
+from jsbackup.readable import one_line
+from jsbackup.times import parse_time
 
-__all__ = ["MAX_DEPTH", "MAX_JSON_BYTES", "read_json", "read_object", "write_json"]
+__all__ = ["INT64", "MAX_DEPTH", "MAX_JSON_BYTES", "UINT64", "Fields", "read_json", "read_object", "write_json"]
 
 # Eight times the recommended max_payload of a server (8 MiB): enough for the details of many deletions.
 MAX_JSON_BYTES = 64 << 20
@@ -159,3 +162,112 @@ def _is_deeper(value: Any, max_depth: int) -> bool:
         if not level:
             return False
     return True
+
+
+# --- fields ---
+
+UINT64 = (1 << 64) - 1
+INT64 = (1 << 63) - 1
+
+
+class Fields:
+    """Typed access to one JSON object: everything unexpected is a FormatError that names the field.
+
+    `where` names the object in errors. `null` counts as absent, because Go writes empty lists and missing parts as
+    `null`.
+    """
+
+    __slots__ = ("value", "where")
+
+    MOST = UINT64
+    """The largest number, where no other one is named."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise FormatError(one_line(f"{where} is not a JSON object"))
+        self.value: JsonObject = value
+        self.where = where
+
+    def get(self, key: str) -> Any:
+        return self.value.get(key)
+
+    def wrong(self, key: str, expected: str) -> NoReturn:
+        problem = f"is not {expected}" if key in self.value else "is missing"
+        raise FormatError(one_line(f"{self.where}: {key} {problem}"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            self.wrong(key, "text")
+        return value
+
+    def name(self, key: str) -> str:
+        """Return the name of a stream or consumer, which must be valid, because it is used in subjects and file
+        names.
+        """
+        value = self.text(key)
+        if not is_name(value):
+            self.wrong(key, "a name")
+        return value
+
+    def number(self, key: str, low: int = 0, high: int | None = None, *, default: int | None = None) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        most = self.MOST if high is None else high
+        if type(value) is not int or not low <= value <= most:
+            self.wrong(key, f"an integer from {low} to {most}")
+        return value
+
+    def signed(self, key: str, default: int | None = None) -> int:
+        return self.number(key, -INT64 - 1, INT64, default=default)
+
+    def flag(self, key: str) -> bool:
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.wrong(key, "true or false")
+        return bool(value)
+
+    def time_ns(self, key: str) -> int:
+        """Nanoseconds since the epoch; 0 if absent or Go's zero time."""
+        value = self.text(key, "")
+        return parse_time(value, f"{self.where}: {key}") if value else 0
+
+    def object(self, key: str) -> JsonObject:
+        value = self.get(key)
+        if not isinstance(value, dict):
+            self.wrong(key, "an object")
+        return value
+
+    def fields(self, key: str) -> Self:
+        return type(self)(self.object(key), f"{self.where}: {key}")
+
+    def optional(self, key: str) -> Self | None:
+        return None if self.get(key) is None else self.fields(key)
+
+    def array(self, key: str) -> list[Any]:
+        value = self.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.wrong(key, "a list")
+        return value
+
+    def each(self, key: str) -> list[Self]:
+        """Return the objects of a list."""
+        return [type(self)(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
+
+    def names(self, key: str) -> tuple[str, ...]:
+        values = self.array(key)
+        if not all(isinstance(value, str) and is_name(value) for value in values):
+            self.wrong(key, "a list of names")
+        return tuple(values)
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        """Return unsigned 64-bit integers in rising order (sorted here if necessary)."""
+        values = self.array(key)
+        if not all(type(value) is int and 0 <= value <= UINT64 for value in values):
+            self.wrong(key, "a list of sequences")
+        return tuple(sorted(values))

@@ -22,6 +22,7 @@ BASE = {
     "failure",
     "model",
     "strict_json",
+    "server_state",
     "times",
     "names",
     "config",
@@ -40,7 +41,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "model": ({"errors"}, set()),
     "exit_codes": ({"errors"}, set()),
     "failure": ({"errors"}, set()),
-    "strict_json": ({"errors", "model"}, set()),
+    "strict_json": ({"errors", "model", "names", "readable", "times"}, set()),
+    "server_state": ({"errors", "model", "strict_json", "times"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),
     "tool": (set(), set()),
@@ -51,9 +53,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
     "config": ({"errors", "model", "strict_json", "times", "names"}, set()),
-    "protocol": ({"errors", "model", "strict_json", "times", "names"}, set()),
+    "protocol": ({"errors", "model", "strict_json", "server_state", "times", "names", "readable"}, set()),
     "formats": (
-        {"errors", "model", "strict_json", "times", "names", "compute"},
+        {"errors", "model", "strict_json", "server_state", "times", "names", "compute"},
         {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"},
     ),
     "stores": ({"errors", "model"}, set()),
@@ -64,7 +66,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "transforms": ({"errors", "model", "strict_json", "times", "names", "compute", "config", "formats"}, {"pyarrow"}),
     "exchange": (
         {"errors", "failure", "model", "strict_json", "times", "progress", "tool", "compute", "formats", "stores"}
-        | {"config", "names", "repository", "planning"},
+        | {"config", "names", "server_state", "repository", "planning"},
         {"pyarrow", "yaml"},
     ),
     "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),

@@ -70,12 +70,8 @@ from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
 from jsbackup.formats.archive.archive_items import (
-    MAX_SEQUENCE,
     asset_name_is_sound,
-    state_from_json,
-    state_to_json,
 )
-from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
@@ -102,7 +98,8 @@ from jsbackup.repository.write.new_backup import NewBackup, StoredStream, import
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
 from jsbackup.repository.write.stream_objects import store_consumer
-from jsbackup.strict_json import read_object, write_json
+from jsbackup.server_state import MAX_SEQUENCE, clamp_state, stream_state_from_json, stream_state_to_json
+from jsbackup.strict_json import Fields, read_object, write_json
 from jsbackup.times import ZERO_TIME, format_time, parse_time
 from jsbackup.tool import TOOL
 
@@ -164,16 +161,14 @@ def decode_meta(data: bytes, where: str) -> StreamMetaFile:
         raise UnsupportedError(
             f"{where} is of a configuration backup that the nats CLI made before June 2022", hint="It has no messages."
         )
-    config, state_json = value.get("config"), value.get("state")
-    if not isinstance(config, dict) or not isinstance(state_json, dict):
-        raise FormatError(f"{where} has no config or no state")
-    name = config.get("name")
-    if not isinstance(name, str) or not asset_name_is_sound(name):
+    fields = Fields(value, where)
+    config = fields.fields("config")
+    if not asset_name_is_sound(config.text("name")):
         raise FormatError(f"{where}: config has no stream name")
-    state = state_from_json(state_json, f"{where}: state")
+    state = stream_state_from_json(fields.fields("state"), absent=0)
     if max(state.first_seq - 1, state.last_seq) > MAX_SEQUENCE:
         raise FormatError(f"{where}: state: sequence out of range")
-    return StreamMetaFile(config, state, tuple(_made(value)))
+    return StreamMetaFile(config.value, state, tuple(_made(value)))
 
 
 def _made(value: JsonObject) -> Iterator[str]:
@@ -189,7 +184,7 @@ def _made(value: JsonObject) -> Iterator[str]:
 
 def encode_meta(config: JsonObject, state: StreamState) -> bytes:
     """Encode a `backup.json`. Raises `FormatError` if the config cannot be encoded as JSON."""
-    value = {"config": config, "state": state_to_json(state)}
+    value = {"config": config, "state": stream_state_to_json(state)}
     return write_json(value, f"the config of stream {config.get('name')}", indent=2, ascii_only=True) + b"\n"
 
 
@@ -543,7 +538,7 @@ def consumer_as_imported(consumer: ArchivedConsumer, last_seq: int, *, clustered
     if consumer.state is None:
         fidelity, state, reason = Fidelity.CONFIG_ONLY, None, "the archive has no state for it"
     else:
-        fidelity, state, reason = Fidelity.EXACT, clamp(consumer.state, last_seq), ""
+        fidelity, state, reason = Fidelity.EXACT, clamp_state(consumer.state, last_seq), ""
         acks = consumer.config.get("ack_policy") != "none"
         if clustered and acks and not state.pending and state.delivered == state.ack_floor:
             fidelity, reason = Fidelity.FLOOR, _ROLLED_BACK

@@ -52,11 +52,6 @@ def first_fall(values: Buffer, after: int) -> int:
 def use_sha256_instructions(wanted: bool) -> bool:
     """Whether the processor's instructions compute SHA-256 from now on, as they do where it has them. For the tests."""
 
-def replace_strays(offsets: Buffer, data: Buffer) -> tuple[bytes, bytes]:
-    """Rows of text with U+FFFD for each byte that is no part of a character in UTF-8: offsets (packed int32) and
-    bytes.
-    """
-
 def use_lanes(wanted: bool) -> bool:
     """Whether AVX2 computes HighwayHash from now on, as it does where the processor has it. Both ways for the tests."""
 

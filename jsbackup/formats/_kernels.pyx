@@ -36,7 +36,6 @@ cdef int64_t MAX_TAKE_BYTES = _twin.MAX_TAKE_BYTES
 cdef int64_t MAX_NAME = 0xFFFF
 cdef uint64_t ERASED = <uint64_t>1 << 63
 cdef uint64_t TOMBSTONE = <uint64_t>1 << 62
-cdef int64_t MOST_TEXT = _twin.MAX_TEXT_BYTES
 cdef int64_t RECORD_HEAD = 22
 cdef int64_t RECORD_EMPTY = 30
 # Hashing less than this takes less time than giving the GIL away and getting it back.
@@ -75,8 +74,6 @@ cdef enum:
     BATCH_MASKED
     BATCH_MAPPED
     NO_ROOM
-    TEXT_OFFSETS
-    TEXT_LARGE
     CHANGED
 
 cdef struct Fault:
@@ -113,8 +110,6 @@ _WORDS = {
     INDEX_SUBJECT: "stream index: a subject of {a} bytes at byte {at}",
     BATCH_MASKED: "message batch: more than 2 GiB once masked, in row {at}",
     BATCH_MAPPED: "message batch: more than 2 GiB once mapped, in row {at}",
-    TEXT_OFFSETS: "text: bad offsets in row {at}",
-    TEXT_LARGE: "text: more than {a} bytes",
     CHANGED: "a buffer changed while it was read",
 }
 
@@ -1266,11 +1261,10 @@ def first_fall(values, int64_t after):
     return found
 
 
-# --- subjects, masks and text -------------------------------------------------------------------------------------
+# --- subjects and masks -------------------------------------------------------------------------------------
 
 include "_growing.pxi"
 include "_sha256.pxi"
 include "_json.pxi"
 include "_masks.pxi"
 include "_subjects.pxi"
-include "_text.pxi"

@@ -10,18 +10,18 @@ later. A length of zero has nothing behind it.
 
 from __future__ import annotations
 
-import re
 from array import array
-from bisect import bisect_left
-from itertools import pairwise
-from operator import itemgetter
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import accumulate
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jsbackup.errors import FormatError
 from jsbackup.formats._shaping_py import Masker, SubjectMapper, SubjectMatcher
-from jsbackup.formats.batch import Columns
-from jsbackup.formats.column_reader import ColumnReader, bytes_of
+from jsbackup.formats.batch import ColumnReader, Columns, bytes_of
+from jsbackup.formats.varints import append_uvarint, unzigzag, uvarint, zigzag
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,7 +30,6 @@ __all__ = [
     "MAX_ENTRY_BYTES",
     "MAX_RECORD_BYTES",
     "MAX_TAKE_BYTES",
-    "MAX_TEXT_BYTES",
     "STREAM_DIGEST_KEY",
     "HighwayHash",
     "Masker",
@@ -42,115 +41,50 @@ __all__ = [
     "encode_records",
     "extremes",
     "first_fall",
-    "replace_strays",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",
 ]
 
 
-# --- varints ---
-#
-# Varints of Go, of `encoding/binary`: a longer encoding than needed is allowed, the canonical one is the shortest.
-
-
-def uvarint(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """Return value and end of the uvarint at `at`; the end is 0 if the buffer ends inside it."""
-    value = shift = 0
-    start = at
-    end = len(view)
-    while at < end:
-        byte = view[at]
-        at += 1
-        if byte < 0x80:
-            if shift == 63 and byte > 1:
-                break
-            return value | byte << shift, at
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if shift == 70:
-            break
-    else:
-        return 0, 0
-    raise FormatError(f"{where}: a number of more than 64 bits at byte {start}")
-
-
-def append_uvarint(out: bytearray, value: int) -> None:
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-# --- column writer ---
-#
-# Messages that are collected one by one, as columns.
+# --- columns ---
 
 # One call takes no more than this plus one entry, so that int32 offsets are always enough.
 MAX_TAKE_BYTES = 1 << 30
 
 
-class ColumnWriter:
-    """Collects messages and returns them as `Columns`."""
+class _Row(NamedTuple):
+    """A message; `headers` is empty if it has none."""
 
-    __slots__ = (
-        "data",
-        "data_ends",
-        "header_ends",
-        "headers",
-        "present",
-        "sequences",
-        "subject_ends",
-        "subjects",
-        "timestamps",
+    sequence: int
+    timestamp_ns: int
+    subject: bytes
+    headers: bytes
+    data: bytes
+
+
+def _columns_of(rows: Sequence[_Row]) -> Columns:
+    validity = bytearray((len(rows) + 7) // 8)
+    for number, row in enumerate(rows):
+        validity[number >> 3] |= bool(row.headers) << (number & 7)
+    subjects = [row.subject for row in rows]
+    headers, data = [row.headers for row in rows], [row.data for row in rows]
+    return Columns(
+        len(rows),
+        array("q", [row.sequence for row in rows]).tobytes(),
+        array("q", [row.timestamp_ns for row in rows]).tobytes(),
+        _offsets_of(subjects),
+        b"".join(subjects),
+        None if all(headers) else bytes(validity),
+        _offsets_of(headers),
+        b"".join(headers),
+        _offsets_of(data),
+        b"".join(data),
     )
 
-    def __init__(self) -> None:
-        self.sequences = array("q")
-        self.timestamps = array("q")
-        self.subject_ends = array("i", (0,))
-        self.subjects = bytearray()
-        self.present = bytearray()
-        self.header_ends = array("i", (0,))
-        self.headers = bytearray()
-        self.data_ends = array("i", (0,))
-        self.data = bytearray()
 
-    def append(self, sequence: int, timestamp: int, content: memoryview, subject: int, *, headers: int) -> None:
-        """Add a message whose `content` is its subject, header block and payload; `subject` and `headers` are their
-        sizes.
-        """
-        body = subject + headers
-        self.sequences.append(sequence)
-        self.timestamps.append(timestamp)
-        self.subjects += content[:subject]
-        self.subject_ends.append(len(self.subjects))
-        self.headers += content[subject:body]
-        self.header_ends.append(len(self.headers))
-        self.present.append(headers > 0)
-        self.data += content[body:]
-        self.data_ends.append(len(self.data))
-
-    def columns(self) -> Columns:
-        count = len(self.sequences)
-        validity: bytes | None = None
-        if not all(self.present):
-            bits = bytearray((count + 7) // 8)
-            for row, present in enumerate(self.present):
-                bits[row >> 3] |= present << (row & 7)
-            validity = bytes(bits)
-        return Columns(
-            count,
-            self.sequences.tobytes(),
-            self.timestamps.tobytes(),
-            self.subject_ends.tobytes(),
-            bytes(self.subjects),
-            validity,
-            self.header_ends.tobytes(),
-            bytes(self.headers),
-            self.data_ends.tobytes(),
-            bytes(self.data),
-        )
+def _offsets_of(values: Sequence[bytes]) -> bytes:
+    return array("i", accumulate(map(len, values), initial=0)).tobytes()
 
 
 # --- highwayhash ---
@@ -164,85 +98,78 @@ _INIT0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A88
 _INIT1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 # The permutation of the bytes of a pair of lanes; spreads the bits that a multiplication mixed well.
 _ZIPPER_PAIR = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
-_zipper = itemgetter(*_ZIPPER_PAIR, *(i + 16 for i in _ZIPPER_PAIR))
-_State = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+_ZIPPER = (*_ZIPPER_PAIR, *(place + 16 for place in _ZIPPER_PAIR))
+
+
+@dataclass
+class _State:
+    """Four lanes of each of the four words of the reference: v0, v1, mul0, mul1."""
+
+    a: list[int]
+    b: list[int]
+    m: list[int]
+    n: list[int]
 
 
 def _initial(key: bytes) -> _State:
-    k = _LANES.unpack(key)
-    v0 = [a ^ b for a, b in zip(_INIT0, k, strict=True)]
-    v1 = [a ^ (b >> 32 | (b & _M32) << 32) for a, b in zip(_INIT1, k, strict=True)]
-    return (*v0, *v1, *_INIT0, *_INIT1)
+    lanes = _LANES.unpack(key)
+    return _State(
+        [word ^ lane for word, lane in zip(_INIT0, lanes, strict=True)],
+        [word ^ _swapped(lane) for word, lane in zip(_INIT1, lanes, strict=True)],
+        list(_INIT0),
+        list(_INIT1),
+    )
 
 
-def _absorb(state: _State, data: memoryview | bytearray | bytes) -> _State:
-    """Mix in whole packets of 32 bytes. Unrolled over the four lanes, which is twice as fast."""
-    a0, a1, a2, a3, b0, b1, b2, b3, m0, m1, m2, m3, n0, n1, n2, n3 = state
-    pack, unpack, zipper, mask, low = _LANES.pack, _LANES.unpack, _zipper, _U64, _M32
-    for d0, d1, d2, d3 in _LANES.iter_unpack(data):
-        b0 = (b0 + d0 + m0) & mask
-        b1 = (b1 + d1 + m1) & mask
-        b2 = (b2 + d2 + m2) & mask
-        b3 = (b3 + d3 + m3) & mask
-        m0 ^= (b0 & low) * (a0 >> 32)
-        m1 ^= (b1 & low) * (a1 >> 32)
-        m2 ^= (b2 & low) * (a2 >> 32)
-        m3 ^= (b3 & low) * (a3 >> 32)
-        a0 = (a0 + n0) & mask
-        a1 = (a1 + n1) & mask
-        a2 = (a2 + n2) & mask
-        a3 = (a3 + n3) & mask
-        n0 ^= (a0 & low) * (b0 >> 32)
-        n1 ^= (a1 & low) * (b1 >> 32)
-        n2 ^= (a2 & low) * (b2 >> 32)
-        n3 ^= (a3 & low) * (b3 >> 32)
-        z0, z1, z2, z3 = unpack(bytes(zipper(pack(b0, b1, b2, b3))))
-        a0 = (a0 + z0) & mask
-        a1 = (a1 + z1) & mask
-        a2 = (a2 + z2) & mask
-        a3 = (a3 + z3) & mask
-        z0, z1, z2, z3 = unpack(bytes(zipper(pack(a0, a1, a2, a3))))
-        b0 = (b0 + z0) & mask
-        b1 = (b1 + z1) & mask
-        b2 = (b2 + z2) & mask
-        b3 = (b3 + z3) & mask
-    return (a0, a1, a2, a3, b0, b1, b2, b3, m0, m1, m2, m3, n0, n1, n2, n3)
+def _swapped(word: int) -> int:
+    return word >> 32 | (word & _M32) << 32
 
 
-def _absorb_rest(state: _State, rest: bytes) -> _State:
+def _absorb(state: _State, data: Buffer) -> None:
+    """Mix in whole packets of 32 bytes."""
+    a, b, m, n = state.a, state.b, state.m, state.n
+    for packet in _LANES.iter_unpack(data):
+        for i, lane in enumerate(packet):
+            b[i] = (b[i] + lane + m[i]) & _U64
+            m[i] ^= (b[i] & _M32) * (a[i] >> 32)
+            a[i] = (a[i] + n[i]) & _U64
+            n[i] ^= (a[i] & _M32) * (b[i] >> 32)
+        _add_zipped(a, b)
+        _add_zipped(b, a)
+
+
+def _add_zipped(target: list[int], source: list[int]) -> None:
+    """Add the bytes of pairs of lanes, each in its new place."""
+    packed = _LANES.pack(*source)
+    for i, lane in enumerate(_LANES.unpack(bytes(packed[place] for place in _ZIPPER))):
+        target[i] = (target[i] + lane) & _U64
+
+
+def _absorb_rest(state: _State, rest: bytes) -> None:
     """Mix in the last 1 to 31 bytes, spread over one packet together with their number."""
     n = len(rest)
-    both = n << 32 | n
 
-    def turn(word: int) -> int:
+    def turned(word: int) -> int:
         return (word << n | word >> 32 - n) & _M32
 
-    v0 = [(v + both) & _U64 for v in state[:4]]
-    v1 = [turn(v >> 32) << 32 | turn(v & _M32) for v in state[4:8]]
-    packet = bytearray(32)
+    state.a = [(word + (n << 32 | n)) & _U64 for word in state.a]
+    state.b = [turned(word >> 32) << 32 | turned(word & _M32) for word in state.b]
     odd = n & 3
     whole = n - odd
+    packet = bytearray(32)
     packet[:whole] = rest[:whole]
     if n >= 16:
         packet[28:] = rest[-4:]
     elif odd:
         packet[16:19] = bytes((rest[whole], rest[whole + (odd >> 1)], rest[n - 1]))
-    mixed: _State = (*v0, *v1, *state[8:])  # type: ignore[assignment]
-    return _absorb(mixed, packet)
+    _absorb(state, packet)
 
 
-def _permute(state: _State, rounds: int) -> _State:
-    for _ in range(rounds):
-        turned = (state[2], state[3], state[0], state[1])
-        state = _absorb(state, _LANES.pack(*((v >> 32 | (v & _M32) << 32) for v in turned)))
-    return state
-
-
-def _reduce(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int]:
+def _reduce(x0: int, x1: int, x2: int, x3: int) -> bytes:
     """Reduce 256 bits modulo x^128 + x^2 + x over GF(2)."""
     high = x2 | (x3 & 0x3FFFFFFFFFFFFFFF) << 64
     value = (x0 | x1 << 64) ^ high << 1 ^ high << 2
-    return value & _U64, value >> 64 & _U64
+    return (value & (1 << 128) - 1).to_bytes(16, "little")
 
 
 class HighwayHash:
@@ -257,31 +184,29 @@ class HighwayHash:
         self._rest = b""
 
     def update(self, data: Buffer) -> None:
-        view = bytes_of(data)
-        if self._rest:
-            need = 32 - len(self._rest)
-            if len(view) < need:
-                self._rest += view
-                return
-            self._state = _absorb(self._state, self._rest + view[:need])
-            view = view[need:]
-        whole = len(view) & ~31
-        if whole:
-            self._state = _absorb(self._state, view[:whole])
-        self._rest = bytes(view[whole:])
+        unread = self._rest + bytes_of(data)
+        whole = len(unread) & ~31
+        _absorb(self._state, unread[:whole])
+        self._rest = unread[whole:]
 
-    def _last(self) -> _State:
-        return _absorb_rest(self._state, self._rest) if self._rest else self._state
+    def _ended(self, rounds: int) -> _State:
+        """Return the state after the rest and the closing permutations."""
+        state = deepcopy(self._state)
+        if self._rest:
+            _absorb_rest(state, self._rest)
+        for _ in range(rounds):
+            _absorb(state, _LANES.pack(*(_swapped(state.a[i]) for i in (2, 3, 0, 1))))
+        return state
 
     def digest64(self) -> bytes:
-        state = _permute(self._last(), 4)
-        return ((state[0] + state[4] + state[8] + state[12]) & _U64).to_bytes(8, "little")
+        state = self._ended(4)
+        return ((state.a[0] + state.b[0] + state.m[0] + state.n[0]) & _U64).to_bytes(8, "little")
 
     def digest256(self) -> bytes:
-        s = _permute(self._last(), 10)
-        v0 = [(s[i] + s[i + 8]) & _U64 for i in range(4)]
-        v1 = [(s[i + 4] + s[i + 12]) & _U64 for i in range(4)]
-        return _LANES.pack(*_reduce(v0[0], v0[1], v1[0], v1[1]), *_reduce(v0[2], v0[3], v1[2], v1[3]))
+        state = self._ended(10)
+        a = [(x + y) & _U64 for x, y in zip(state.a, state.m, strict=True)]
+        b = [(x + y) & _U64 for x, y in zip(state.b, state.n, strict=True)]
+        return _reduce(*a[:2], *b[:2]) + _reduce(*a[2:], *b[2:])
 
 
 # --- entries ---
@@ -311,7 +236,7 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
     if not 0 <= offset <= end:
         raise ValueError("offset is outside the buffer")
     limit = offset + min(max_bytes, MAX_TAKE_BYTES)
-    rows = ColumnWriter()
+    rows: list[_Row] = []
     at, last = offset, 0
     while at < end and (at < limit or at == offset):
         numbers = []
@@ -319,23 +244,28 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
         for _ in range(5):
             value, cursor = uvarint(view, cursor, "archive entry")
             if cursor == 0:
-                return rows.columns(), at
+                return _columns_of(rows), at
             numbers.append(value)
             if len(numbers) == 3 and value == 0:
-                return rows.columns(), at
-        name, zigzag, sequence, headers, payload = numbers
+                return _columns_of(rows), at
+        name, time, sequence, headers, payload = numbers
         if sequence >> 63:
             raise FormatError(f"archive entry: sequence {sequence} out of range at byte {at}")
         if name > MAX_NAME or headers > MAX_ENTRY_BYTES or payload > MAX_ENTRY_BYTES - headers:
             raise FormatError(f"archive entry: too large at byte {at}")
         if sequence <= last:
             raise FormatError(f"archive entry: sequence {sequence} after {last} at byte {at}")
-        stop = cursor + name + headers + payload
-        if stop > end:
+        body = cursor + name + headers
+        if body + payload > end:
             break
-        rows.append(sequence, zigzag >> 1 ^ -(zigzag & 1), view[cursor:stop], name, headers=headers)
-        at, last = stop, sequence
-    return rows.columns(), at
+        content = (
+            bytes(view[cursor : cursor + name]),
+            bytes(view[cursor + name : body]),
+            bytes(view[body : body + payload]),
+        )
+        rows.append(_Row(sequence, unzigzag(time), *content))
+        at, last = body + payload, sequence
+    return _columns_of(rows), at
 
 
 def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
@@ -352,7 +282,7 @@ def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
         subject, headers, data = reader.content(row)
         if len(headers) + len(data) > MAX_ENTRY_BYTES:
             raise FormatError(f"message batch: the message in row {row} is too large for an archive")
-        for value in (len(subject), (timestamp << 1 ^ timestamp >> 63) & _U64, sequence, len(headers), len(data)):
+        for value in (len(subject), zigzag(timestamp), sequence, len(headers), len(data)):
             append_uvarint(out, value)
         out += subject
         out += headers
@@ -421,11 +351,11 @@ def decode_records(
     packed = bytes_of(deleted)
     if len(packed) % 8:
         raise ValueError("deleted sequences have 8 bytes each")
-    hidden = packed.cast("Q")
+    hidden = set(packed.cast("Q"))
     limit = min(max_bytes, MAX_TAKE_BYTES)
     if len(key) != 32:
         raise ValueError("a HighwayHash key has 32 bytes")
-    rows = ColumnWriter()
+    rows: list[_Row] = []
     tombstones = array("Q")
     at, last, taken = offset, after_seq, 0
     while at < end and (taken < limit or taken == 0):
@@ -441,10 +371,9 @@ def decode_records(
             raise FormatError(f"message block: cut short at byte {at}")
         body = at + _RECORD_HEAD.size
         stop = at + length - 8
+        name, content = bytes(view[body : body + subject]), bytes(view[body + prefix : stop])
         hasher = HighwayHash(key)
-        hasher.update(view[at + 4 : at + 20])
-        hasher.update(view[body : body + subject])
-        hasher.update(view[body + prefix : stop])
+        hasher.update(bytes(view[at + 4 : at + 20]) + name + content)
         if hasher.digest64() != view[stop : stop + 8]:
             raise FormatError(f"message block: wrong checksum of the record at byte {at}")
         start = at
@@ -457,25 +386,16 @@ def decode_records(
         if sequence < first_seq or sequence <= last:
             continue
         last = sequence
-        if erased or _contains(hidden, sequence):
+        if erased or sequence in hidden:
             continue
         headers = 0
         if has_headers:
             (headers,) = _U32.unpack_from(view, body + subject)
-            if headers > stop - body - prefix:
+            if headers > len(content):
                 raise FormatError(f"message block: bad header length of the record at byte {start}")
-        if has_headers:
-            content = memoryview(bytes(view[body : body + subject]) + view[body + prefix : stop])
-        else:
-            content = view[body:stop]
-        rows.append(sequence, timestamp, content, subject, headers=headers)
+        rows.append(_Row(sequence, timestamp, name, content[:headers], content[headers:]))
         taken += length
-    return rows.columns(), tombstones.tobytes(), at, last
-
-
-def _contains(ordered: memoryview, value: int) -> bool:
-    at = bisect_left(ordered, value)
-    return at < len(ordered) and ordered[at] == value
+    return _columns_of(rows), tombstones.tobytes(), at, last
 
 
 def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tuple[bytes, int]:
@@ -509,9 +429,7 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
         start = len(out)
         out += _RECORD_HEAD.pack(flagged, sequence, reader.timestamps[row], len(subject))
         hasher = HighwayHash(key)
-        hasher.update(bytes(out[start + 4 : start + 20]))
-        for part in (subject, headers, data):
-            hasher.update(part)
+        hasher.update(b"".join((out[start + 4 : start + 20], subject, headers, data)))
         out += subject
         if headers:
             out += _U32.pack(len(headers))
@@ -592,20 +510,11 @@ def s2_decode_block(block: Buffer, max_size: int) -> bytes:
             raise FormatError(f"s2 block: copy from before the start at byte {start}")
         if length > size - filled:
             raise FormatError(f"s2 block: more than the declared length at byte {start}")
-        source_at = filled - offset
-        if length <= offset:
-            out += out[source_at : source_at + length]
-        else:
-            pattern = out[source_at:]
-            out += (pattern * (length // offset + 1))[:length]
+        pattern = out[filled - offset : filled - offset + length]
+        out += (pattern * (length // offset + 1))[:length]
     if len(out) != size:
         raise FormatError(f"s2 block: {len(out)} bytes decoded, {size} declared")
     return bytes(out)
-
-
-# What int32 offsets can say.
-MAX_TEXT_BYTES = (1 << 31) - 1
-_STRAY = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes them
 
 
 # --- index.db -----------------------------------------------------------------------------------------------------
@@ -661,27 +570,3 @@ def first_fall(values: Buffer, after: int) -> int:
             return index
         after = value
     return -1
-
-
-# --- text ---------------------------------------------------------------------------------------------------------
-
-
-def replace_strays(offsets: Buffer, data: Buffer) -> tuple[bytes, bytes]:
-    """Replace each byte of rows of text that is no part of a character in UTF-8 by U+FFFD; return offsets and text.
-
-    `offsets` (packed int32) are where the rows begin, and where the last one ends. Raises `FormatError` if they are not
-    within `data`, or if the text is larger than offsets can say.
-    """
-    where, view = bytes_of(offsets), bytes_of(data)
-    if not where or len(where) % 4:
-        raise ValueError("offsets have 4 bytes each, and there is one at least")
-    text, ends = bytearray(), array("i", [0])
-    numbers = where.cast("i")
-    for row, (start, stop) in enumerate(pairwise(numbers)):
-        if not 0 <= start <= stop <= len(view):
-            raise FormatError(f"text: bad offsets in row {row}")
-        text += _STRAY.sub("\ufffd", bytes(view[start:stop]).decode("utf-8", "surrogateescape")).encode()
-        if len(text) > MAX_TEXT_BYTES:
-            raise FormatError(f"text: more than {MAX_TEXT_BYTES} bytes")
-        ends.append(len(text))
-    return ends.tobytes(), bytes(text)

@@ -27,8 +27,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.batch import Columns
-from jsbackup.formats.column_reader import ColumnReader, typed_buffer
+from jsbackup.formats.batch import ColumnReader, Columns, typed_buffer
+from jsbackup.formats.header_block import fields
 from jsbackup.formats.mask_rules import MAX_VALUES, MaskAction, MaskedRows, MaskPlace, MaskRule, RuleCount, ShapedColumn
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ MAX_MASKED_BYTES = 64 << 20
 _MOST = (1 << 31) - 1  # bytes of a column
 _HASHED = 66  # bytes of a hash in quotes
 _UNREADABLE, _TOO_MUCH = 1, 2
-_MAGIC = b"NATS/1.0"
 _RESERVED = (b"$KV", b"$O", b"$MQTT")
 
 
@@ -56,7 +55,7 @@ class _Masked:
     def __init__(self, headers: bytes | None, data: bytes, fault: int = 0) -> None:
         self.headers, self.data = headers, data
         self.fault = fault
-        self.found: dict[int, int] = {}
+        self.hits: dict[int, int] = {}
         self.failed: set[MaskPlace] = set()
 
 
@@ -131,20 +130,20 @@ class Masker:
         fault = 0
         if in_headers and headers is not None:
             try:
-                masked.headers, found = self._in_headers(in_headers, headers)
-                masked.found |= found
+                masked.headers, hits = self._in_headers(in_headers, headers)
+                masked.hits |= hits
             except FormatError:
                 masked.failed.add(MaskPlace.HEADER)
                 fault = _UNREADABLE
         if data and (apart or not fault):
             try:
                 if paths:
-                    changed, found = self._in_json(paths, data)
+                    changed, hits = self._in_json(paths, data)
                     self._check_size(changed, len(data))
                     if apart and len(paths) > 1:  # each of them might have failed
-                        self._check_size(bytes(len(data) + _HASHED * sum(found.values())), len(data))
+                        self._check_size(bytes(len(data) + _HASHED * sum(hits.values())), len(data))
                     masked.data = changed
-                    masked.found |= found
+                    masked.hits |= hits
             except _TooMuch:
                 masked.fault = _TOO_MUCH
             except FormatError:
@@ -152,7 +151,7 @@ class Masker:
                 fault = _UNREADABLE
             if payloads and not masked.fault and (apart or not fault):
                 masked.data = bytes(len(data)) if self._rules[payloads[0]].action is MaskAction.ZERO else b""
-                masked.found[payloads[0]] = 1
+                masked.hits[payloads[0]] = 1
         masked.fault = masked.fault or fault
         if masked.fault == _TOO_MUCH or (masked.fault and not apart):
             return _Masked(headers, data, masked.fault)
@@ -170,8 +169,8 @@ class Masker:
                 continue  # nothing to mask
             if place in masked.failed:
                 yield number, RuleCount(seen=1, failed=1)
-            elif number in masked.found:
-                values = masked.found[number]
+            elif number in masked.hits:
+                values = masked.hits[number]
                 yield number, RuleCount(seen=1, read=1, hit=values > 0, values=values)
             else:
                 yield number, RuleCount(seen=1)  # without headers
@@ -180,7 +179,7 @@ class Masker:
         from jsbackup.formats.json_text import TooManyValues, decode_text, find_spans, splice  # only for masks
 
         text = decode_text(data)
-        found = {}
+        hits = {}
         for number in numbers:
             rule = self._rules[number]
             try:
@@ -190,26 +189,27 @@ class Masker:
                 raise _TooMuch(error.message) from error
             values = [self._replacement(rule, text[slice(*span)]) for span in spans]
             text = splice(text, spans, [f'"{value}"' for value in values])
-            found[number] = len(spans)
-        return text.encode(), found
+            hits[number] = len(spans)
+        return text.encode(), hits
 
     def _check_size(self, changed: bytes, before: int) -> None:
         if len(changed) > max(before, self._max_bytes):
             raise _TooMuch("it would become larger than a message can be")
 
     def _in_headers(self, numbers: Sequence[int], block: bytes) -> tuple[bytes, dict[int, int]]:
-        found = dict.fromkeys(numbers, 0)
+        hits = dict.fromkeys(numbers, 0)
         out, copied = bytearray(), 0
-        for name, start, stop in _fields(block):
+        for name, start, stop in fields(block):
+            key = name.strip().lower()
             before = value = block[start:stop].decode("utf-8", "surrogateescape")
             for number in numbers:
-                if name == self._rules[number].name:
+                if key == self._rules[number].name:
                     value = self._replacement(self._rules[number], json.dumps(value, ensure_ascii=False))
-                    found[number] += 1
+                    hits[number] += 1
             if value is not before:
                 out += block[copied:start] + value.encode()
                 copied = stop
-        return bytes(out + block[copied:]), found
+        return bytes(out + block[copied:]), hits
 
     def _replacement(self, rule: MaskRule, value: str) -> str:
         """Return what a value, as JSON, is replaced by."""
@@ -218,37 +218,6 @@ class Masker:
         if rule.action is MaskAction.REDACT:
             return "***"
         return hmac.digest(self._secret, canonical(value).encode("utf-8", "surrogatepass"), hashlib.sha256).hex()
-
-
-def _fields(block: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name (in lower case) and position of the value of each field. Raises FormatError for a malformed block."""
-    lines = _lines(block)
-    start, stop = next(lines)
-    if not block.startswith(_MAGIC) or block[len(_MAGIC) : stop][:1] not in (b"", b" "):
-        raise FormatError("headers: no NATS/1.0 line")
-    for start, stop in lines:
-        if start == stop:
-            if stop + 2 != len(block):
-                raise FormatError("headers: more after the end")
-            return
-        colon = block.find(b":", start, stop)
-        if colon <= start or block[start : start + 1] in (b" ", b"\t"):
-            raise FormatError("headers: a line without a name")
-        value = block[colon + 1 : stop]
-        first = stop - len(value.lstrip(b" \t"))
-        yield block[start:colon].strip().lower(), first, first + len(value.strip(b" \t"))
-
-
-def _lines(block: bytes) -> Iterator[tuple[int, int]]:
-    start = 0
-    while True:
-        stop = block.find(b"\r\n", start)
-        if stop < 0:
-            raise FormatError("headers: cut short")
-        if b"\n" in block[start:stop] or b"\r" in block[start:stop]:
-            raise FormatError("headers: a lone line break")
-        yield start, stop
-        start = stop + 2
 
 
 # --- subjects -----------------------------------------------------------------------------------------------------
@@ -287,17 +256,17 @@ class SubjectMatcher:
 
 def _wildcards(pattern: Sequence[bytes], tokens: Sequence[bytes]) -> list[bytes] | None:
     """Return what the wildcards stand for; None if the subject of these tokens does not match."""
-    found: list[bytes] = []
+    matched: list[bytes] = []
     for at, token in enumerate(pattern):
         if at == len(tokens):
             return None
         if token == b">":
-            return [*found, b".".join(tokens[at:])]
+            return [*matched, b".".join(tokens[at:])]
         if token == b"*":
-            found.append(tokens[at])
+            matched.append(tokens[at])
         elif token != tokens[at]:
             return None
-    return found if len(pattern) == len(tokens) else None
+    return matched if len(pattern) == len(tokens) else None
 
 
 class SubjectMapper:
@@ -334,7 +303,7 @@ def _mapped(stage: Sequence[tuple[Sequence[bytes], Sequence[bytes | int]]], subj
     for pattern, parts in stage:
         if tokens[0] in _RESERVED and pattern[0] in (b"*", b">"):
             break
-        found = _wildcards(pattern, tokens)
-        if found is not None:
-            return b".".join(found[part - 1] if isinstance(part, int) else part for part in parts)
+        matched = _wildcards(pattern, tokens)
+        if matched is not None:
+            return b".".join(matched[part - 1] if isinstance(part, int) else part for part in parts)
     return subject

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.header_block import lines
 from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_json
 from jsbackup.times import format_time, parse_time
@@ -86,11 +87,11 @@ def decode_line(line: bytes) -> JsonLine:
         FormatError: it is not JSON, or something in it cannot be written as JSON again.
         UsageError: something is missing or not valid, or a name is there twice.
     """
-    found = _read(line)
-    if not isinstance(found, dict):
+    members = _read(line)
+    if not isinstance(members, dict):
         raise UsageError("not a JSON object")
-    stream, sequence = found.get("stream"), found.get("sequence")
-    if "stream" not in found and (other := next((name for name in found if name.lower() == "stream"), None)):
+    stream, sequence = members.get("stream"), members.get("sequence")
+    if "stream" not in members and (other := next((name for name in members if name.lower() == "stream"), None)):
         raise UsageError(f"it has no stream, but {other!r}", hint="Call it stream, or take it out.")
     if stream is not None and not isinstance(stream, str):
         raise UsageError("stream is not text")
@@ -98,18 +99,18 @@ def decode_line(line: bytes) -> JsonLine:
         raise UsageError("there is no sequence")
     if type(sequence) is not int or sequence not in _INT64:
         raise UsageError("sequence is not a number of 64 bits")
-    if found.get("time") is None:
+    if members.get("time") is None:
         raise UsageError("there is no time")
     try:
-        timestamp_ns = parse_time(found["time"], "time")
+        timestamp_ns = parse_time(members["time"], "time")
     except FormatError as error:
         raise UsageError(error.message) from error
-    if found.keys().isdisjoint(_OF_HEADERS):
-        refuse_misspelt("it", found)
-    subject, data = _bytes(found, "subject"), _bytes(found, "data")
+    if members.keys().isdisjoint(_OF_HEADERS):
+        refuse_misspelt("it", members)
+    subject, data = _bytes(members, "subject"), _bytes(members, "data")
     if subject is None or data is None:
         raise UsageError(f"there is no {'subject' if subject is None else 'data'}")
-    return JsonLine(stream, sequence, timestamp_ns, subject, _headers(found), data)
+    return JsonLine(stream, sequence, timestamp_ns, subject, _headers(members), data)
 
 
 def _read(line: bytes) -> Any:
@@ -139,17 +140,14 @@ def is_misspelt(name: str) -> bool:
 
 def parse_headers(block: bytes) -> dict[str, list[str]] | None:
     """Return a block's values by name; None if the same block could not be made from them."""
+    values: dict[str, list[str]] = {}
     try:
-        text = block.decode()
+        for line in lines(block):
+            value = line.line[len(line.name) + 1 :].removeprefix(b" ")
+            values.setdefault(line.name.decode(), []).append(value.decode())
     except UnicodeDecodeError:
         return None
-    if not text.startswith(_VERSION) or not text.endswith("\r\n\r\n"):
-        return None
-    found: dict[str, list[str]] = {}
-    for line in text[len(_VERSION) : -4].split("\r\n"):
-        name, _colon, value = line.partition(":")
-        found.setdefault(name, []).append(value.removeprefix(" "))
-    return found if _block_of(found) == text else None
+    return values if values and _block_of(values).encode() == block else None
 
 
 def _block_of(headers: dict[str, list[str]]) -> str:
@@ -157,11 +155,11 @@ def _block_of(headers: dict[str, list[str]]) -> str:
     return f"{_VERSION}{''.join(lines)}\r\n"
 
 
-def _headers(found: JsonObject) -> bytes | None:
-    headers = found.get("headers")
+def _headers(members: JsonObject) -> bytes | None:
+    headers = members.get("headers")
     if not headers:
-        return _base64(found, "headers")
-    _refuse_both(found, "headers")
+        return _base64(members, "headers")
+    _refuse_both(members, "headers")
     if not isinstance(headers, dict) or not all(
         isinstance(values, list) and values and all(isinstance(value, str) for value in values)
         for values in headers.values()
@@ -173,24 +171,24 @@ def _headers(found: JsonObject) -> bytes | None:
     return block
 
 
-def _bytes(found: JsonObject, name: str) -> bytes | None:
-    value = found.get(name)
+def _bytes(members: JsonObject, name: str) -> bytes | None:
+    value = members.get(name)
     if value is None:
-        return _base64(found, name)
+        return _base64(members, name)
     if not isinstance(value, str):
         raise UsageError(f"{name} is not text")
-    _refuse_both(found, name)
+    _refuse_both(members, name)
     return value.encode()
 
 
-def _refuse_both(found: JsonObject, name: str) -> None:
+def _refuse_both(members: JsonObject, name: str) -> None:
     """Raise UsageError if a line has a value twice: it cannot be known which of them was meant."""
-    if found.get(f"{name}_base64") is not None:
+    if members.get(f"{name}_base64") is not None:
         raise UsageError(f"it has both {name} and {name}_base64")
 
 
-def _base64(found: JsonObject, name: str) -> bytes | None:
-    value = found.get(f"{name}_base64")
+def _base64(members: JsonObject, name: str) -> bytes | None:
+    value = members.get(f"{name}_base64")
     if value is None:
         return None
     try:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jsbackup.errors import FormatError
@@ -30,6 +29,7 @@ _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
 _MARK = re.compile(r"[ \t\n\r]*([,\]}])[ \t\n\r]*")
 _BRACKET = re.compile(r'[\[{]|[\]}]|"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,18}))?", re.ASCII)
+_Place = tuple[Step, ...]
 _LONGEST_PLAIN = 40  # digits of a number that is written without an exponent
 
 
@@ -84,11 +84,11 @@ def find_spans(text: str, steps: tuple[Step, ...], most: int = MAX_VALUES) -> li
 
     None is within another. Raises FormatError if the text is not JSON, or has more than `most` values.
     """
-    walk = _Walk(text, steps, most)
-    end = walk.value(_past_space(text, 0), frozenset((0,)))
+    walk = _Walk(text, most)
+    end = walk.value(_past_space(text, 0), frozenset((steps,)))
     if _past_space(text, end) != len(text):
         raise FormatError("not JSON: more after its end")
-    return walk.found
+    return walk.spans
 
 
 def splice(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]) -> str:
@@ -150,109 +150,64 @@ def _past_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-# The places below a place: by name, and for all other names; likewise for indexes.
-_Below = tuple[Mapping[str, frozenset[int]], frozenset[int]]
-
-
-@lru_cache(maxsize=64)
-def _places(_steps: tuple[Step, ...]) -> dict[frozenset[int], _Below]:
-    """Return the cache of the places of a path: they are the same for every text."""
-    return {}
-
-
 class _Walk:
-    """Walks through a text along a path. A place is a set of steps: those that may come next."""
+    """Walks through a text along a path. A place is what is left of the path there; a value may be at several."""
 
-    def __init__(self, text: str, steps: tuple[Step, ...], most: int) -> None:
+    def __init__(self, text: str, most: int) -> None:
         self.text = text
-        self.steps = steps
         self.most = most
-        self.done = len(steps)
-        self.found: list[tuple[int, int]] = []
-        self.below = _places(steps)
+        self.spans: list[tuple[int, int]] = []
 
-    def value(self, at: int, places: frozenset[int]) -> int:
+    def value(self, at: int, places: frozenset[_Place]) -> int:
         """Search the value at `at`; return its end."""
         start = self.text[at : at + 1]
-        if self.done in places:
+        if () in places:
             end = _skip(self.text, at)
-            if len(self.found) == self.most:
+            if len(self.spans) == self.most:
                 raise TooManyValues(f"more than {self.most} values match the path")
-            self.found.append((at, end))
+            self.spans.append((at, end))
             return end
         if not places or start not in ("{", "["):
             return _skip(self.text, at)
-        return self._object(at, places) if start == "{" else self._array(at, places)
+        return self._inside(at, places, is_object=start == "{")
 
-    def _object(self, at: int, places: frozenset[int]) -> int:
-        text = self.text
-        named, others = self.below.get(places) or self._members(places)
+    def _inside(self, at: int, places: frozenset[_Place], *, is_object: bool) -> int:
+        text, closing = self.text, "}" if is_object else "]"
         at = _past_space(text, at + 1)
-        if text[at : at + 1] == "}":
+        if text[at : at + 1] == closing:
             return at + 1
+        key: Any = -1
         while True:
-            if text[at : at + 1] != '"':
-                raise FormatError("not JSON: a name is missing")
-            name, at = _read(text, at)
-            colon = _COLON.match(text, at)
-            if colon is None:
-                raise FormatError("not JSON: a colon is missing")
-            there = named.get(name, others)
-            at = self.value(colon.end(), there) if there else _skip(text, colon.end())
+            if is_object:
+                if text[at : at + 1] != '"':
+                    raise FormatError("not JSON: a name is missing")
+                key, at = _read(text, at)
+                colon = _COLON.match(text, at)
+                if colon is None:
+                    raise FormatError("not JSON: a colon is missing")
+                at = colon.end()
+            else:
+                key += 1
+            at = self.value(at, _below(places, key))
             mark = _MARK.match(text, at)
-            if mark is None or mark[1] == "]":
-                raise FormatError("not JSON: an object does not end")
-            if mark[1] == "}":
-                return mark.end(1)
+            if mark is None or mark[1] not in (",", closing):
+                raise FormatError(f"not JSON: an {'object' if is_object else 'array'} does not end")
             at = mark.end()
-
-    def _array(self, at: int, places: frozenset[int]) -> int:
-        text = self.text
-        at = _past_space(text, at + 1)
-        if text[at : at + 1] == "]":
-            return at + 1
-        index = 0
-        while True:
-            there = self._element(places, index)
-            at = self.value(at, there) if there else _skip(text, at)
-            mark = _MARK.match(text, at)
-            if mark is None or mark[1] == "}":
-                raise FormatError("not JSON: an array does not end")
-            if mark[1] == "]":
+            if mark[1] == closing:
                 return mark.end(1)
-            at = mark.end()
-            index += 1
 
-    def _members(self, places: frozenset[int]) -> _Below:
-        steps = [(place, self.steps[place]) for place in places]
-        others = {place for place, step in steps if step.kind is StepKind.ANYWHERE}
-        others |= {place + 1 for place, step in steps if step.kind is StepKind.EVERY}
-        names = {step.name for _, step in steps if step.kind in (StepKind.MEMBER, StepKind.ANYWHERE)}
-        named = {
-            name: frozenset(
-                others
-                | {
-                    place + 1
-                    for place, step in steps
-                    if step.kind in (StepKind.MEMBER, StepKind.ANYWHERE) and step.name == name
-                }
-            )
-            for name in names
-        }
-        self.below[places] = found = (named, frozenset(others))
-        return found
 
-    def _element(self, places: frozenset[int], index: int) -> frozenset[int]:
-        if not any(self.steps[place].kind is StepKind.ELEMENT for place in places):
-            return (self.below.get(places) or self._members(places))[1]  # as for a member of another name
-        below = set()
-        for place in places:
-            step = self.steps[place]
-            if step.kind is StepKind.ANYWHERE:
-                below.add(place)
-            if step.kind is StepKind.EVERY or (step.kind is StepKind.ELEMENT and step.index == index):
-                below.add(place + 1)
-        return frozenset(below)
+def _below(places: frozenset[_Place], key: str | int) -> frozenset[_Place]:
+    """Return the places of the member with this name, or of the element with this index."""
+    steps = [(place[0], place) for place in places]
+    here = {place for step, place in steps if step.kind is StepKind.ANYWHERE}
+    below = {place[1:] for step, place in steps if step.kind is StepKind.EVERY or _target(step) == key}
+    return frozenset(here | below)
+
+
+def _target(step: Step) -> str | int:
+    """Return the name or the index that a step goes to."""
+    return step.index if step.kind is StepKind.ELEMENT else step.name
 
 
 def _skip(text: str, at: int) -> int:

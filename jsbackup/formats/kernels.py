@@ -22,7 +22,25 @@ from typing import Literal
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.formats import _kernels_py
-from jsbackup.formats._kernels_py import MAX_ENTRY_BYTES, MAX_RECORD_BYTES, MAX_TAKE_BYTES, STREAM_DIGEST_KEY
+from jsbackup.formats._kernels_py import (
+    MAX_ENTRY_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_TAKE_BYTES,
+    STREAM_DIGEST_KEY,
+    HighwayHash,
+    Masker,
+    SubjectMapper,
+    SubjectMatcher,
+    decode_entries,
+    decode_records,
+    encode_entries,
+    encode_records,
+    extremes,
+    first_fall,
+    s2_decode_block,
+    skip_index_subjects,
+    sum_digest,
+)
 
 __all__ = [
     "MAX_ENTRY_BYTES",
@@ -40,27 +58,12 @@ __all__ = [
     "encode_records",
     "extremes",
     "first_fall",
-    "replace_strays",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",
     "use",
 ]
 
-HighwayHash = _kernels_py.HighwayHash
-Masker = _kernels_py.Masker
-SubjectMapper = _kernels_py.SubjectMapper
-SubjectMatcher = _kernels_py.SubjectMatcher
-decode_entries = _kernels_py.decode_entries
-decode_records = _kernels_py.decode_records
-encode_entries = _kernels_py.encode_entries
-encode_records = _kernels_py.encode_records
-extremes = _kernels_py.extremes
-first_fall = _kernels_py.first_fall
-replace_strays = _kernels_py.replace_strays
-s2_decode_block = _kernels_py.s2_decode_block
-skip_index_subjects = _kernels_py.skip_index_subjects
-sum_digest = _kernels_py.sum_digest
 
 # What both kernels have; the rest are constants.
 _FUNCTIONS = tuple(name for name in _kernels_py.__all__ if not name.isupper())

@@ -263,12 +263,12 @@ def _bounds(file: pq.ParquetFile, index: int) -> GroupBounds:
     group = file.metadata.row_group(index)
     if group.num_columns != len(BATCH_SCHEMA):  # checked first: a missing column would end the process
         raise FormatError("segment: a row group without all columns")
-    found = []
+    limits = []
     for column in range(3):
         statistics = group.column(column).statistics
         known = statistics is not None and statistics.has_min_max
-        found.append((statistics.min_raw, statistics.max_raw) if known else None)
-    return GroupBounds(*found)
+        limits.append((statistics.min_raw, statistics.max_raw) if known else None)
+    return GroupBounds(*limits)
 
 
 def split_batch(batch: MessageBatch, max_bytes: int = BATCH_BYTES) -> Iterator[MessageBatch]:

@@ -58,13 +58,13 @@ class SequenceSet:
 
 def ranges_of(sequences: Iterable[int]) -> list[tuple[int, int]]:
     """Return rising sequences as ranges, each with both ends."""
-    found: list[tuple[int, int]] = []
-    for one in sequences:
-        if found and found[-1][1] == one - 1:
-            found[-1] = found[-1][0], one
+    ranges: list[tuple[int, int]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = ranges[-1][0], sequence
         else:
-            found.append((one, one))
-    return found
+            ranges.append((sequence, sequence))
+    return ranges
 
 
 # --- sequence bitmap ---
@@ -122,30 +122,30 @@ class GivenSequences:
 
     def within(self, first: int, last: int) -> array[int]:
         """The members from `first` to `last`, both included, rising."""
-        found = array("Q")
+        result = array("Q")
         at = max(0, bisect_right(self._firsts, first) - 1)
         while at < len(self._runs) and self._runs[at].first <= last:
             run = self._runs[at]
             if run.last >= first:
                 if run.steps is None:
-                    found.extend(range(max(first, run.first), min(last, run.last) + 1))
+                    result.extend(range(max(first, run.first), min(last, run.last) + 1))
                 else:
                     members = self._unpack(at)
-                    found.extend(members[bisect_left(members, first) : bisect_right(members, last)])
+                    result.extend(members[bisect_left(members, first) : bisect_right(members, last)])
             at += 1
-        return found
+        return result
 
     def intersection(self, sequences: set[int]) -> array[int]:
         """Return the members among `sequences`, in no order."""
         asked = array("Q", sorted(sequences))
-        found = array("Q")
+        result = array("Q")
         for at, run in enumerate(self._runs):
             part = asked[bisect_left(asked, run.first) : bisect_right(asked, run.last)]
             if part and run.steps is None:
-                found.extend(part)
+                result.extend(part)
             elif part:
-                found.extend(set(part).intersection(self._unpack(at)))
-        return found
+                result.extend(set(part).intersection(self._unpack(at)))
+        return result
 
     def _unpack(self, at: int) -> array[int]:
         members = self._unpacked.get(at)

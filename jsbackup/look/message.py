@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from jsbackup import compute as pc
+from jsbackup.formats.header_block import lines
 from jsbackup.formats.segment import GroupBounds
 from jsbackup.repository.pages.segment_list import Part
 from jsbackup.times import datetime_of
@@ -64,16 +65,7 @@ def headers_of(block: bytes | None) -> list[Header]:
     """Return the headers of a block, in order. Lines that are not headers are left out: clients may send anything."""
     if not block or not block.startswith(_VERSION):
         return []
-    headers = []
-    for line in block.split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon and name:
-            headers.append(Header(_text(name), _text(value.strip(b" \t"))))
-    return headers
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+    return [Header(line.name.decode("utf-8", "surrogateescape"), line.text) for line in lines(block) if line.name]
 
 
 # --- message filter ---

@@ -68,8 +68,9 @@ from jsbackup.planning.selection.subset import (
     kept_by_bounds,
 )
 from jsbackup.planning.subjects import SubjectIndex
-from jsbackup.protocol.info import state_to_json, stored_config
+from jsbackup.protocol.info import stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.server_state import stream_state_to_json
 from jsbackup.strict_json import write_json
 from jsbackup.transforms.renumber import renumbered_consumer
 from jsbackup.transforms.subjects import contains
@@ -367,7 +368,7 @@ def _how_to_map(action: Action, subject: str) -> str:
 def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
     """Refuse configurations that do not fit into one message to the target."""
     for action in actions:
-        request = {"config": action.config, "state": state_to_json(action.entry.state)}
+        request = {"config": action.config, "state": stream_state_to_json(action.entry.state)}
         size = len(write_json(request, f"the configuration of stream {action.entry.name}"))
         if 0 < target.max_payload_bytes < size:
             yield Finding(

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import one_line
-from jsbackup.strict_json import read_object
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields, read_object
 
 __all__ = ["Advisory", "AdvisoryKind", "advisory_subjects", "decode_advisory"]
 

@@ -8,12 +8,12 @@ Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject
-from jsbackup.protocol.info import state_to_json
 from jsbackup.protocol.responses import TYPE_PREFIX
+from jsbackup.server_state import stream_state_to_json
 from jsbackup.strict_json import write_json
 
 __all__ = [
@@ -149,7 +149,7 @@ def stream_snapshot(
 
 
 def stream_restore(prefix: ApiPrefix, config: JsonObject, state: StreamState) -> Request:
-    body: JsonObject = {"config": config, "state": state_to_json(state)}
+    body: JsonObject = {"config": config, "state": stream_state_to_json(replace(state, deleted=0))}
     return _request(prefix, "stream_restore_response", ("STREAM", "RESTORE", _name_in(config)), body)
 
 

@@ -1,4 +1,4 @@
-"""Parse the status line of a NATS header block, and make a server's text fit for one line of output.
+"""Parse the status line of a NATS header block.
 
 A block is `NATS/1.0[ <three digits>[ <description>]]\\r\\n`, then `Name: value` lines, then an empty line. Servers put
 a status there instead of a payload: 204 at the end of a snapshot, 408 and 500 when it failed, 503 when no one listens.
@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
+from jsbackup.readable import one_line
 
-__all__ = ["NO_RESPONDERS", "HeaderStatus", "one_line", "parse_status"]
+__all__ = ["NO_RESPONDERS", "HeaderStatus", "parse_status"]
 
 NO_RESPONDERS = 503
 
@@ -45,12 +46,3 @@ def parse_status(headers: bytes) -> HeaderStatus | None:
     if line[:1] != b" " or len(digits) != 3 or not digits.isdigit() or rest[:1] not in (b"", b" "):
         raise FormatError(f"not a NATS status line: {bytes(headers[: min(end, 40)])!r}")
     return HeaderStatus(int(digits), one_line(rest.decode("utf-8", "replace")))
-
-
-def one_line(text: str, limit: int = 300) -> str:
-    """Return `text` without control characters and line breaks, trimmed to `limit` characters: safe to print
-    and log.
-    """
-    clean = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
-    clean = " ".join(clean.split())
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

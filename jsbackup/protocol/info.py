@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject, SequencePair, StreamState
-from jsbackup.protocol.fields import INT64, Fields
-from jsbackup.protocol.headers import one_line
-from jsbackup.times import ZERO_TIME, format_time
+from jsbackup.readable import one_line
+from jsbackup.server_state import pair_from_json, stream_state_from_json
+from jsbackup.strict_json import INT64, Fields
+from jsbackup.times import ZERO_TIME
 
 __all__ = [
     "MARKER",
@@ -31,8 +32,6 @@ __all__ = [
     "Tier",
     "account_info",
     "consumer_info",
-    "state_from_json",
-    "state_to_json",
     "stored_config",
     "stored_message",
     "stream_info",
@@ -178,33 +177,6 @@ class StoredMessage:
     data: bytes
 
 
-def state_from_json(value: Fields) -> StreamState:
-    """Decode a stream's state from STREAM.INFO, snapshots and restores. Raises FormatError."""
-    return StreamState(
-        messages=value.number("messages"),
-        bytes=value.number("bytes"),
-        first_seq=value.number("first_seq"),
-        first_ns=value.time_ns("first_ts"),
-        last_seq=value.number("last_seq"),
-        last_ns=value.time_ns("last_ts"),
-        consumers=value.number("consumer_count"),
-        deleted=value.number("num_deleted", 0),
-    )
-
-
-def state_to_json(state: StreamState) -> JsonObject:
-    """Encode a state for a restore request: only fields that every server from 2.10 on knows, for strict JSON."""
-    return {
-        "messages": state.messages,
-        "bytes": state.bytes,
-        "first_seq": state.first_seq,
-        "first_ts": format_time(state.first_ns),
-        "last_seq": state.last_seq,
-        "last_ts": format_time(state.last_ns),
-        "consumer_count": state.consumers,
-    }
-
-
 # Servers from 2.11 on add these to answers and do not store them (`jetstream_versioning.go`).
 _ANSWER_METADATA = ("_nats.ver", "_nats.level")
 # Metadata key of a stream that is being restored, or whose restore was interrupted.
@@ -236,16 +208,16 @@ def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
         config=config.value,
         created=value.text("created"),
         created_ns=value.time_ns("created"),
-        state=state_from_json(state),
+        state=stream_state_from_json(state),
         deleted=state.numbers("deleted") if "deleted" in state.value or not state.value.get("num_deleted") else None,
         subjects=_subjects(state),
         lost=0 if lost is None else len(lost.array("msgs")),
         lost_sequences=() if lost is None else tuple(lost.numbers("msgs")),
         cluster=_cluster(value),
         mirror=None if mirror is None else _source(mirror),
-        sources=tuple(_source(Fields(source, f"{where}: sources")) for source in value.array("sources")),
+        sources=tuple(map(_source, value.each("sources"))),
         now_ns=value.time_ns("ts"),
-        subject_count=state.number("num_subjects", 0),
+        subject_count=state.number("num_subjects", default=0),
     )
 
 
@@ -258,7 +230,6 @@ def _cluster(value: Fields) -> ClusterInfo | None:
     cluster = value.optional("cluster")
     if cluster is None:
         return None
-    replicas = [Fields(replica, f"{cluster.where}: replicas") for replica in cluster.array("replicas")]
     return ClusterInfo(
         name=cluster.text("name", ""),
         leader=cluster.text("leader", ""),
@@ -267,9 +238,9 @@ def _cluster(value: Fields) -> ClusterInfo | None:
                 name=replica.text("name"),
                 current=replica.flag("current"),
                 offline=replica.flag("offline"),
-                lag=replica.number("lag", 0),
+                lag=replica.number("lag", default=0),
             )
-            for replica in replicas
+            for replica in cluster.each("replicas")
         ),
     )
 
@@ -279,15 +250,15 @@ def _source(value: Fields) -> SourceInfo:
     external = value.optional("external")
     return SourceInfo(
         name=value.text("name"),
-        lag=value.number("lag", 0),
+        lag=value.number("lag", default=0),
         active_ns=value.signed("active", 0),
         error=None if error is None else one_line(error.text("description", "")) or "no description",
         external=None if external is None else external.value,
-        seq=value.number("seq", 0),
+        seq=value.number("seq", default=0),
         filter_subject=value.text("filter_subject", ""),
         subject_transforms=tuple(
-            {"src": Fields(one, value.where).text("src", ""), "dest": Fields(one, value.where).text("dest", "")}
-            for one in value.array("subject_transforms")
+            {"src": transform.text("src", ""), "dest": transform.text("dest", "")}
+            for transform in value.each("subject_transforms")
         ),
     )
 
@@ -309,19 +280,15 @@ def consumer_info(document: JsonObject, where: str = "consumer info", stream: st
         config=config.value,
         created=value.text("created"),
         created_ns=value.time_ns("created"),
-        delivered=_pair(value.fields("delivered")),
-        ack_floor=_pair(value.fields("ack_floor")),
-        num_ack_pending=value.number("num_ack_pending", 0),
-        num_redelivered=value.number("num_redelivered", 0),
-        num_pending=value.number("num_pending", 0),
+        delivered=pair_from_json(value.fields("delivered")),
+        ack_floor=pair_from_json(value.fields("ack_floor")),
+        num_ack_pending=value.number("num_ack_pending", default=0),
+        num_redelivered=value.number("num_redelivered", default=0),
+        num_pending=value.number("num_pending", default=0),
         cluster=_cluster(value),
         push_bound=value.flag("push_bound"),
         now_ns=value.time_ns("ts"),
     )
-
-
-def _pair(value: Fields) -> SequencePair:
-    return SequencePair(consumer=value.number("consumer_seq"), stream=value.number("stream_seq"))
 
 
 def account_info(document: JsonObject) -> AccountInfo:
@@ -333,7 +300,7 @@ def account_info(document: JsonObject) -> AccountInfo:
         usage=_tier(value),
         tiers={} if tiers is None else {name: _tier(tiers.fields(name)) for name in tiers.value},
         domain=value.text("domain", "") or None,
-        api_level=0 if api is None else api.number("level", 0),
+        api_level=0 if api is None else api.number("level", default=0),
     )
 
 
@@ -361,7 +328,7 @@ def _tier(value: Fields) -> Tier:
 
 def _reserved(value: Fields, key: str) -> int:
     # Measured: 2.10.26 counts a restored stream without max_bytes as minus one byte, and wraps around.
-    reserved = value.number(key, 0)
+    reserved = value.number(key, default=0)
     return 0 if reserved > INT64 else reserved
 
 

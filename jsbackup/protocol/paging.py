@@ -20,9 +20,9 @@ from typing import Generic, NoReturn, TypeVar
 
 from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import one_line
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, consumer_info, stream_info
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields
 
 __all__ = [
     "Listing",

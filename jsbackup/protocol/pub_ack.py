@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jsbackup.errors import ApiError
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import one_line
-from jsbackup.strict_json import read_object
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields, read_object
 
 __all__ = ["PubAck", "decode_ack"]
 
@@ -27,6 +26,6 @@ def decode_ack(payload: bytes, subject: str) -> PubAck:
     answer = Fields(read_object(payload, what), what)
     if (error := answer.optional("error")) is not None:
         text = one_line(error.text("description", "")) or "no description"
-        err_code = error.number("err_code", 0)
-        raise ApiError(f"{text} ({err_code})", code=error.number("code", 0), err_code=err_code)
+        err_code = error.number("err_code", default=0)
+        raise ApiError(f"{text} ({err_code})", code=error.number("code", default=0), err_code=err_code)
     return PubAck(answer.name("stream"), answer.number("seq", low=1), answer.flag("duplicate"))

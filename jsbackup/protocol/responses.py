@@ -12,9 +12,8 @@ from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
 from jsbackup.model import JsonObject
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import one_line
-from jsbackup.strict_json import read_object
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields, read_object
 
 __all__ = [
     "ErrCode",
@@ -157,8 +156,8 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
     answer = Fields(read_object(payload, what), what)
     error = answer.optional("error")
     if error is not None:
-        code = error.number("code", 0)
-        err_code = error.number("err_code", 0)
+        code = error.number("code", default=0)
+        err_code = error.number("err_code", default=0)
         description = one_line(error.text("description", "")) or "no description"
         number = f" ({err_code})" if err_code else ""
         hint = _HINTS.get(_cause(err_code, description))

@@ -47,12 +47,12 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, one_line, parse_status
+from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
-from jsbackup.strict_json import read_object
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields, read_object
 
 __all__ = ["RestoreSender", "RestoreState", "chunk_limit"]
 

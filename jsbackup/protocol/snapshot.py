@@ -50,10 +50,11 @@ from jsbackup.protocol.events import (
     SnapshotStarted,
     TransferFailed,
 )
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import HeaderStatus, one_line, parse_status
-from jsbackup.protocol.info import state_from_json
+from jsbackup.protocol.headers import HeaderStatus, parse_status
 from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
+from jsbackup.readable import one_line
+from jsbackup.server_state import stream_state_from_json
+from jsbackup.strict_json import Fields
 
 __all__ = ["DEFAULT_WINDOW_BYTES", "SNAPSHOT_CHUNK_BYTES", "SnapshotReceiver", "SnapshotState"]
 
@@ -246,7 +247,7 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         config = answer.fields("config")
         if config.name("name") != self.stream:
             raise FormatError(f"{self.what}: the answer is about {config.name('name')}")
-        return SnapshotStarted(config.value, state_from_json(answer.fields("state")))
+        return SnapshotStarted(config.value, stream_state_from_json(answer.fields("state")))
 
     def _refused(self, error: ApiError) -> NoReturn:
         # The server has one code for all of these, and the error texts of its store, unchanged from 2.10 to 2.14.

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
-from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import one_line
-from jsbackup.strict_json import read_object, write_json
+from jsbackup.readable import one_line
+from jsbackup.strict_json import Fields, read_object, write_json
 
 __all__ = [
     "CLAIMS_LIST",
@@ -100,13 +99,13 @@ def jsz_streams(account: str) -> bytes:
 
 def decode_answer(payload: bytes, what: str) -> ServerAnswer:
     """Return what a server answers. Raises FormatError."""
-    found = Fields(read_object(payload, what), what)
-    server = found.fields("server")
-    error = found.optional("error")
-    if isinstance(found.value.get("data"), list):  # of CLAIMS.LIST
-        data: Fields | None = found
+    answered = Fields(read_object(payload, what), what)
+    server = answered.fields("server")
+    error = answered.optional("error")
+    if isinstance(answered.value.get("data"), list):  # of CLAIMS.LIST
+        data: Fields | None = answered
     else:
-        data = found.optional("data") or found.optional("statsz")
+        data = answered.optional("data") or answered.optional("statsz")
     if error is None and data is None:
         raise FormatError(f"{what} has no data")
     return ServerAnswer(
@@ -120,7 +119,7 @@ def decode_answer(payload: bytes, what: str) -> ServerAnswer:
 
 def active_servers(answer: ServerAnswer) -> int:
     """Return how many servers there are, by an answer to STATSZ; 1 if it does not say."""
-    return answer.data.number("active_servers", 1, high=100_000)
+    return answer.data.number("active_servers", default=1, high=100_000)
 
 
 def meta_group(answer: ServerAnswer) -> MetaGroup | None:
@@ -128,10 +127,10 @@ def meta_group(answer: ServerAnswer) -> MetaGroup | None:
     meta = answer.data.optional("meta_cluster")
     if meta is None:
         return None
-    replicas = [Fields(one, meta.where).text("name", "") for one in meta.array("replicas")]
+    replicas = [replica.text("name", "") for replica in meta.each("replicas")]
     names = [one_line(name) for name in (meta.text("leader", ""), *replicas)]
     return MetaGroup(
-        size=meta.number("cluster_size", 0, high=100_000),
+        size=meta.number("cluster_size", default=0, high=100_000),
         # Server source: a peer that was not heard of since the start is "Server name unknown at this time (peerID: …)".
         names=tuple(name for name in names if name and " " not in name),
     )
@@ -139,17 +138,16 @@ def meta_group(answer: ServerAnswer) -> MetaGroup | None:
 
 def account_details(answer: ServerAnswer) -> Iterator[AccountDetail]:
     """Yield the accounts in an answer to JSZ; none if JetStream is off there. Raises FormatError."""
-    for value in answer.data.array("account_details"):
-        one = Fields(value, f"{answer.data.where}: account")
-        account = one.text("id", "") or one.text("name")
-        streams = tuple(_stream(Fields(stream, one.where)) for stream in one.array("stream_detail"))
-        stored = one.number("memory", 0) + one.number("storage", 0)
-        yield AccountDetail(account, one.text("name", "") or account, stored, streams)
+    for detail in answer.data.each("account_details"):
+        account = detail.text("id", "") or detail.text("name")
+        streams = tuple(map(_stream, detail.each("stream_detail")))
+        stored = detail.number("memory", default=0) + detail.number("storage", default=0)
+        yield AccountDetail(account, detail.text("name", "") or account, stored, streams)
 
 
 def listed_accounts(answer: ServerAnswer) -> list[str]:
     """Return the keys in an answer to CLAIMS.LIST."""
-    return [one for one in answer.data.array("data") if isinstance(one, str)]
+    return [key for key in answer.data.array("data") if isinstance(key, str)]
 
 
 def _stream(detail: Fields) -> JsonObject:

@@ -24,11 +24,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from jsbackup.errors import FormatError
+from jsbackup.formats.header_block import first_value, lines
 from jsbackup.look.message import LookedUp
 from jsbackup.names import is_name
 from jsbackup.times import format_time, parse_time
@@ -36,7 +37,6 @@ from jsbackup.transforms.removal import NEVER, ttl_seconds
 
 __all__ = [
     "ORIGIN_HEADER",
-    "HeaderLine",
     "MessageOrigin",
     "comparable",
     "content_of",
@@ -60,17 +60,6 @@ _LEFT_OUT_NAMES = frozenset(
     {"nats-rollup", "nats-scheduler", "nats-stream-source", "nats-request-info", "nats-counter-sources"}
 )
 _TTL = "nats-ttl"
-
-
-class HeaderLine(NamedTuple):
-    """A line of a header block: its lower-case name ("" for a line that is not a header), and its bytes."""
-
-    name: str
-    line: bytes
-
-    @property
-    def value(self) -> str:
-        return self.line.partition(b":")[2].decode("utf-8", "surrogateescape").strip(" \t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +95,7 @@ def origin_in(block: bytes | None) -> MessageOrigin | None:
     """Return the origin that a message has because it was put back, or None."""
     if not block or ORIGIN_HEADER.lower().encode() not in block.lower():
         return None
-    values = (one.value for one in _lines(block) if one.name == ORIGIN_HEADER.lower())
+    values = (line.text for line in lines(block) if line.key == ORIGIN_HEADER.lower())
     return next(filter(None, map(MessageOrigin.parse, values)), None)
 
 
@@ -121,7 +110,7 @@ def reason_against(block: bytes | None, *, stored_ns: int, now_ns: int, allows_t
         return ""
     if not _is_block(block):
         return "its header block is damaged"
-    names = {one.name: one.value for one in reversed(list(_lines(block)))}
+    names = {line.key: line.text for line in reversed(list(lines(block)))}
     if "nats-schedule" in names:
         return "it is a schedule, which would publish again"
     if "nats-incr" in names:
@@ -146,8 +135,8 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
     kept = [_VERSION]
     if block:
         kept = [block.partition(b"\r\n")[0]]
-        kept += [one.line for one in _lines(block) if not _is_left_out(one.name)]
-        ttl = ttl_seconds(next((one.value for one in _lines(block) if one.name == _TTL), ""))
+        kept += [line.line for line in lines(block) if not _is_left_out(line.key)]
+        ttl = ttl_seconds(next((line.text for line in lines(block) if line.key == _TTL), ""))
         if ttl == NEVER:
             added = [*added, ("Nats-TTL", "never")]
         elif ttl:
@@ -159,7 +148,7 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
 
 def comparable(block: bytes | None) -> tuple[bytes, ...]:
     """Return the lines of a block that are the same in a message and in the one that is put back for it."""
-    return tuple(one.line for one in _lines(block or b"") if not _is_left_out(one.name))
+    return tuple(line.line for line in lines(block) if not _is_left_out(line.key))
 
 
 def content_of(subject: str, headers: bytes | None, data: bytes) -> bytes:
@@ -173,14 +162,12 @@ def content_of(subject: str, headers: bytes | None, data: bytes) -> bytes:
 
 def is_marker(block: bytes | None) -> bool:
     """Return whether a server has left the message where others have expired or were removed."""
-    return bool(block) and any(one.name == "nats-marker-reason" for one in _lines(block or b""))
+    return any(line.key == "nats-marker-reason" for line in lines(block))
 
 
 def message_id(block: bytes | None) -> bytes:
     """Return the message id by which a server recognizes a message, b"" if it has none. The case of the name counts."""
-    start = b"Nats-Msg-Id:"
-    values = (one.line for one in _lines(block or b"") if one.line.startswith(start))
-    return next(values, b"").removeprefix(start).strip(b" \t")
+    return first_value(block or b"", b"Nats-Msg-Id") or b""
 
 
 def _is_left_out(name: str) -> bool:
@@ -189,9 +176,3 @@ def _is_left_out(name: str) -> bool:
 
 def _is_block(block: bytes) -> bool:
     return block.startswith(_VERSION) and block.endswith(_END) and _END not in block[:-1]
-
-
-def _lines(block: bytes) -> Iterator[HeaderLine]:
-    for line in block.removesuffix(_END).split(b"\r\n")[1:]:
-        name, colon, _ = line.partition(b":")
-        yield HeaderLine(name.decode("latin-1").strip().lower() if colon else "", line)

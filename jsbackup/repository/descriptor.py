@@ -232,7 +232,7 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
 
 def _feature(fields: DocumentFields, name: str, scheme: str, required: Collection[str]) -> DocumentFields | None:
     """Return the descriptor's fields for a feature, None if it does not have it."""
-    found = fields.optional_fields(name)
+    found = fields.optional(name)
     if (found is not None) != (name in required):
         fields.wrong(name, "what required_features says")
     if found is not None and (other := found.text("scheme")) != scheme:

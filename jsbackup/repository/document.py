@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jsbackup.errors import FormatError, ObjectExists, UnsupportedError
 from jsbackup.model import JsonObject
 from jsbackup.repository.objects import StoredObject, put_named, sha256_of
 from jsbackup.stores.base import Data, ObjectInfo, Store
-from jsbackup.strict_json import read_object, write_json
+from jsbackup.strict_json import Fields, read_object, write_json
 from jsbackup.times import parse_time
 
 __all__ = [
@@ -92,31 +92,20 @@ def seal_in(data: Data, what: str) -> str:
     )
 
 
-class DocumentFields:
-    """Typed access to one JSON object. `where` names it in errors; `rest` returns the fields that nothing has read."""
+class DocumentFields(Fields):
+    """The fields of a document, which has all but the optional ones. `rest` returns those that nothing has read."""
 
-    __slots__ = ("_asked", "value", "where")
+    __slots__ = ("_asked",)
+
+    MOST = INT64_MAX
 
     def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise FormatError(f"{where} is not a JSON object")
-        self.value: JsonObject = value
-        self.where = where
+        super().__init__(value, where)
         self._asked: set[str] = set()
-
-    def wrong(self, key: str, expected: str) -> NoReturn:
-        problem = f"is not {expected}" if key in self.value else "is missing"
-        raise FormatError(f"{self.where}: {key} {problem}")
 
     def get(self, key: str) -> Any:
         self._asked.add(key)
         return self.value.get(key)
-
-    def text(self, key: str) -> str:
-        value = self.get(key)
-        if not isinstance(value, str):
-            self.wrong(key, "text")
-        return value
 
     def optional_text(self, key: str) -> str | None:
         return None if self.get(key) is None else self.text(key)
@@ -131,12 +120,6 @@ class DocumentFields:
         value = self.text(key)
         if not _HEX256.fullmatch(value):
             self.wrong(key, "64 lower-case hex digits")
-        return value
-
-    def number(self, key: str, low: int = 0, high: int = INT64_MAX) -> int:
-        value = self.get(key)
-        if type(value) is not int or not low <= value <= high:
-            self.wrong(key, f"an integer from {low} to {high}")
         return value
 
     def boolean(self, key: str) -> bool:
@@ -154,26 +137,11 @@ class DocumentFields:
             self.wrong(key, f"one of {', '.join(kind)}")
         return kind(value)
 
-    def object(self, key: str) -> JsonObject:
-        return self.fields(key).value
-
-    def fields(self, key: str) -> DocumentFields:
-        value = self.get(key)
-        if not isinstance(value, dict):
-            self.wrong(key, "an object")
-        return DocumentFields(value, f"{self.where}: {key}")
-
-    def optional_fields(self, key: str) -> DocumentFields | None:
-        return None if self.get(key) is None else self.fields(key)
-
     def array(self, key: str) -> list[Any]:
         value = self.get(key)
         if not isinstance(value, list):
             self.wrong(key, "a list")
         return value
-
-    def each(self, key: str) -> list[DocumentFields]:
-        return [DocumentFields(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
 
     def rows(self, key: str, width: int, low: int = 0, high: int = UINT64_MAX) -> list[list[int]]:
         """Return a list of lists of `width` integers."""

@@ -88,7 +88,7 @@ class _Capture:
     def from_json(cls, fields: DocumentFields) -> _Capture:
         return cls(
             fields.choice("archive_format", ArchiveFormat),
-            reading_from_json(fields.optional_fields("read")),
+            reading_from_json(fields.optional("read")),
             time_from_json(fields, "begun"),
             time_from_json(fields, "ended"),
         )
@@ -102,7 +102,7 @@ def captured_as(
     `all_listed` returns, when all were read, whether no page was left out.
     """
     captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
-    others = fields.optional_fields("unchanged")
+    others = fields.optional("unchanged")
     unchanged = None if others is None else _Capture.from_json(others)
     names: set[str] = set()
     for stream in streams:
@@ -256,7 +256,7 @@ def decode_manifest(
     fields.version(FORMAT_VERSION, FEATURES)
     segments = None if pages is None else pages.segments
     streams = tuple(stream_from_json(stream, segments) for stream in fields.each("streams"))
-    paged = fields.optional_fields("paged_streams")
+    paged = fields.optional("paged_streams")
     stream_pages = () if paged is None else stream_pages_from_json(paged)
     manifest = Manifest(
         id=fields.text("id"),
@@ -327,7 +327,7 @@ def _source_to_json(source: Source) -> JsonObject:
 
 
 def _source(fields: DocumentFields) -> Source:
-    imported, transformed = fields.optional_fields("imported"), fields.optional_fields("transformed")
+    imported, transformed = fields.optional("imported"), fields.optional("transformed")
     if imported is not None:
         imported.text("from")
     if transformed is not None:

@@ -49,8 +49,8 @@ class MemoryStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         with self._lock:
-            found = [ObjectInfo(k, len(d), m) for k, (d, m) in self._objects.items() if k.startswith(prefix)]
-        return iter(sorted(found, key=lambda info: info.key))
+            objects = [ObjectInfo(k, len(d), m) for k, (d, m) in self._objects.items() if k.startswith(prefix)]
+        return iter(sorted(objects, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         check_key(key)

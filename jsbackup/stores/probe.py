@@ -24,7 +24,7 @@ def probe_store(store: Store, key: str) -> StoreProbe:
     store.put(key, _DATA)
     try:
         _probe(store, key)
-        found = store.probe(key, _DATA) if isinstance(store, ProbedStore) else StoreProbe()
+        abilities = store.probe(key, _DATA) if isinstance(store, ProbedStore) else StoreProbe()
     except BaseException:
         with suppress(StoreError):  # the first error counts
             store.delete(key)
@@ -33,7 +33,7 @@ def probe_store(store: Store, key: str) -> StoreProbe:
         store.delete(key)
         store.head(key)
     except (ObjectNotFound, ObjectLocked):
-        return found
+        return abilities
     raise _broken(store, "shows an object that was deleted")
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "matching_subjects",
     "mentions",
     "rebatch",
+    "surviving",
     "with_column",
 ]
 
@@ -189,3 +190,10 @@ def _joined(batches: list[MessageBatch]) -> MessageBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def surviving(batch: MessageBatch, sequences: set[int]) -> set[int]:
+    """Return those of `sequences` that are in the batch."""
+    wanted = pa.array([sequence for sequence in sequences if sequence < 1 << 63], pa.int64())
+    column = batch.column(SEQUENCE)
+    return set(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, PlanRefused
+from jsbackup.formats.header_block import exchange
 from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_json
 from jsbackup.transforms.copy_positions import SourceKey, source_key
 from jsbackup.transforms.follow import origins_of
-from jsbackup.transforms.header_block import exchange
 
 __all__ = ["ANY_MARK", "MARK_HEADERS", "Mend", "SourceMark", "follow_headers", "mend_marks", "source_marks"]
 

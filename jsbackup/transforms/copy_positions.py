@@ -37,9 +37,9 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from jsbackup.errors import FormatError
+from jsbackup.formats.header_block import fields
 from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import HEADERS, SEQUENCE, MessageBatch
-from jsbackup.transforms.header_block import fields
 
 __all__ = [
     "MARK",

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from jsbackup.errors import FormatError
+from jsbackup.formats.header_block import first_value
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.times import parse_time
 
@@ -139,28 +140,19 @@ def ttl_seconds(text: str) -> int | None:
 
 def ttl_of(block: bytes) -> int:
     """Return the same for a header block; 0 if it has none, or none that is valid."""
-    text = _header(block, b"\r\nNats-TTL:")
+    text = first_value(block, b"Nats-TTL")
     return 0 if text is None else _ttl(text)
 
 
 def schedule_ns(block: bytes) -> int | None:
     """Return when a message that is scheduled once is due, by its header block, in Unix nanoseconds; else None."""
-    text = _header(block, b"\r\nNats-Schedule:")
+    text = first_value(block, b"Nats-Schedule")
     if text is None or not text.startswith(b"@at "):
         return None
     try:
         return parse_time(text[4:].decode("ascii"))
     except (FormatError, UnicodeDecodeError):
         return None
-
-
-def _header(block: bytes, line: bytes) -> bytes | None:
-    at = block.find(line)
-    if at < 0:
-        return None
-    start = at + len(line)
-    end = block.find(b"\r\n", start)
-    return block[start : end if end >= 0 else len(block)].strip(b" \t")
 
 
 @lru_cache(maxsize=4096)  # most messages of a stream have the same few

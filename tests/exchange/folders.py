@@ -10,7 +10,6 @@ from typing import Any
 
 from jsbackup.exchange.importing import ImportReport, ImportSource, run_import
 from jsbackup.formats.archive.archive import ArchiveV2Writer
-from jsbackup.formats.archive.archive_items import state_to_json
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import NullProgress, Progress
@@ -18,6 +17,7 @@ from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
+from jsbackup.server_state import stream_state_to_json
 from jsbackup.stores.base import Store
 from tests.formats.archives import CONFIG, CONSUMERS, CREATED, as_stored, in_s2, state_of, written
 from tests.formats.golden_archives import Golden
@@ -68,7 +68,7 @@ def stream_folder(
     """What `nats stream backup` writes."""
     path.mkdir(parents=True, exist_ok=True)
     (path / file).write_bytes(archive_of(name, messages, form, last_seq=last_seq, consumers=consumers))
-    state = {**state_to_json(state_of(messages, last_seq)), "consumer_count": len(consumers)}
+    state = {**stream_state_to_json(state_of(messages, last_seq)), "consumer_count": len(consumers)}
     describe(path, {**config_of(name), **config}, state)
     return path
 
@@ -115,4 +115,4 @@ def tree(path: Path) -> dict[str, bytes]:
 
 
 def state_with(state: StreamState, **fields: Any) -> JsonObject:
-    return {**state_to_json(state), **fields}
+    return {**stream_state_to_json(state), **fields}

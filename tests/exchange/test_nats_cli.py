@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.importing import ImportSource, archive_in, decode_meta, encode_meta
-from jsbackup.formats.archive.archive_items import MAX_SEQUENCE
 from jsbackup.model import StreamState
+from jsbackup.server_state import MAX_SEQUENCE
 
 CONFIG = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file"}
 STATE = {"messages": 3, "bytes": 99, "first_seq": 4, "last_seq": 9, "first_ts": "2026-11-21T08:00:00.123456789Z"}

@@ -15,7 +15,6 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from itertools import accumulate, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -929,48 +928,3 @@ def test_numbers_are_whole(kernel: ModuleType) -> None:
     with pytest.raises(ValueError, match="8 bytes"):
         kernel.first_fall(bytes(15), 0)
     assert kernel.first_fall(b"", 0) == -1
-
-
-# --- text ---------------------------------------------------------------------------------------------------------
-
-PIECES = st.sampled_from(
-    [b"a", b"\n", "é".encode(), "€".encode(), "😀".encode(), b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80"]
-)
-TEXTS = st.lists(st.one_of(st.binary(max_size=6), st.lists(PIECES, max_size=5).map(b"".join)), max_size=6)
-
-
-def as_go_reads(data: bytes) -> str:
-    """Decode as Go's `utf8.DecodeRune` does: a byte of no character is U+FFFD by itself."""
-    out, at = "", 0
-    while at < len(data):
-        for size in (1, 2, 3, 4):
-            try:
-                out += data[at : at + size].decode()
-            except UnicodeDecodeError:
-                continue
-            at += size
-            break
-        else:
-            out, at = out + "\ufffd", at + 1
-    return out
-
-
-@given(rows=TEXTS, before=st.binary(max_size=3))
-def test_strays_are_replaced_one_by_one(rows: list[bytes], before: bytes) -> None:
-    data = before + b"".join(rows)
-    offsets = array("i", accumulate(map(len, rows), initial=len(before)))
-    ends, text = both("replace_strays", offsets, data)
-    edges = array("i", ends)
-    assert [text[a:b].decode() for a, b in pairwise(edges)] == [as_go_reads(row) for row in rows]
-
-
-@pytest.mark.parametrize("offsets", [[0, 5], [2, 1], [-1, 2], [0, 2, 1]])
-def test_offsets_of_text_are_checked(kernel: ModuleType, offsets: list[int]) -> None:
-    with pytest.raises(FormatError, match="text: bad offsets in row"):
-        kernel.replace_strays(array("i", offsets), b"1234")
-
-
-def test_text_has_offsets(kernel: ModuleType) -> None:
-    for offsets in (b"", b"12345"):
-        with pytest.raises(ValueError, match="4 bytes"):
-            kernel.replace_strays(offsets, b"")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.formats.archive.archive_items import MAX_SEQUENCE
+from jsbackup.server_state import MAX_SEQUENCE
 from tests.cli.typed import in_shell
 from tests.harness.batches import Message
 from tests.harness.commands import jsbackup

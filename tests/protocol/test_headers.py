@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.protocol.headers import HeaderStatus, one_line, parse_status
+from jsbackup.protocol.headers import HeaderStatus, parse_status
+from jsbackup.readable import one_line
 
 
 @pytest.mark.parametrize(

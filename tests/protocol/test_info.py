@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
 from jsbackup.model import SequencePair, StreamState
-from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.info import (
     AccountLimits,
     account_info,
     consumer_info,
-    state_from_json,
-    state_to_json,
     stored_message,
     stream_info,
 )
@@ -196,22 +193,6 @@ def test_a_message_without_a_time_is_refused(time: str | None) -> None:
         stored_message({"message": {"subject": "a", "seq": 7, "time": time}})
     at_epoch = {"subject": "a", "seq": 7, "time": "1970-01-01T00:00:00Z"}
     assert stored_message({"message": at_epoch}).timestamp_ns == 0
-
-
-@given(
-    st.builds(
-        StreamState,
-        messages=st.integers(0, (1 << 64) - 1),
-        bytes=st.integers(0, (1 << 64) - 1),
-        first_seq=st.integers(0, (1 << 64) - 1),
-        first_ns=st.integers(-(1 << 63), (1 << 63) - 1),
-        last_seq=st.integers(0, (1 << 64) - 1),
-        last_ns=st.integers(-(1 << 63), (1 << 63) - 1),
-        consumers=st.integers(0, 1 << 31),
-    )
-)
-def test_a_state_survives_the_way_to_a_server_and_back(state: StreamState) -> None:
-    assert state_from_json(Fields(state_to_json(state), "state")) == state
 
 
 READERS = [(stream_info, STREAM), (consumer_info, CONSUMER), (account_info, ACCOUNT)]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.transforms.batches import Subjects, keep_rows, rebatch
+from jsbackup.transforms.batches import Subjects, keep_rows, rebatch, surviving
 from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
 from tests.transforms.test_subjects import by_the_rule
 
@@ -72,3 +72,9 @@ def test_all_rows_kept_is_no_copy() -> None:
 def test_other_columns_are_a_format_error() -> None:
     with pytest.raises(FormatError):
         Subjects(pa.RecordBatch.from_pydict({"subject": ["a"]}))
+
+
+def test_what_survives_is_read_off_the_batches() -> None:
+    batch = batch_of([Message(n, n, "a", None, b"") for n in (2, 3, 7)])
+    assert surviving(batch, {1, 3, 7, 2**64 - 1}) == {3, 7}
+    assert surviving(batch, set()) == set()

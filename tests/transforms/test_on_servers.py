@@ -12,9 +12,9 @@ import pytest
 from nats.aio.client import Client
 
 from jsbackup.errors import UsageError
+from jsbackup.formats.header_block import fields
 from jsbackup.transforms.copied_from import follow_headers, source_marks
 from jsbackup.transforms.follow import map_stream_config
-from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
 from tests.harness.servers import MINORS, VERSIONS, NatsServer
 

@@ -28,8 +28,8 @@ from jsbackup.model import Fidelity, StreamState
 from jsbackup.planning.model import PlannedConsumer, RestorePlan, SendAs
 from jsbackup.progress import ignored
 from jsbackup.repository.manifest import StreamBackup
+from jsbackup.server_state import clamp_state
 from jsbackup.transforms.batches import SEQUENCE, with_column
-from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.cut import AtSequence, AtTime
 from jsbackup.transforms.filters.newest import NewestFinder, rows_of_subjects
 from jsbackup.transforms.filters.rising import RisingSequences

@@ -49,7 +49,8 @@ from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferEr
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
-from jsbackup.protocol.headers import NO_RESPONDERS, one_line, parse_status
+from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
+from jsbackup.readable import one_line
 
 __all__ = ["AnyHeaders", "Candidate", "NatsConnection", "new_user_seed", "public_key", "sign"]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.read.consume import is_reader
-from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import ConsumerBackup
+from jsbackup.server_state import clamp_state
 
 __all__ = ["KnownConsumer", "as_backed_up", "merge_consumers"]
 
@@ -69,7 +69,7 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
         if info is not None:
             return _from_inventory(info, last_seq)
         return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "the archive has no state for it")
-    state = clamp(_with_start(consumer.state, info), last_seq)
+    state = clamp_state(_with_start(consumer.state, info), last_seq)
     created = consumer.created or (info.created if info else None)
     consumer = replace(consumer, state=state, created=created)
     if (
@@ -109,7 +109,7 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     """
     exact = info.num_ack_pending == 0 and info.num_redelivered == 0
     delivered = info.delivered if exact else info.ack_floor
-    state = clamp(ConsumerState(delivered=delivered, ack_floor=info.ack_floor), last_seq)
+    state = clamp_state(ConsumerState(delivered=delivered, ack_floor=info.ack_floor), last_seq)
     consumer = ArchivedConsumer(name=info.name, config=stored_config(info.config), state=state, created=info.created)
     if exact:
         return KnownConsumer(consumer, Fidelity.EXACT)

@@ -39,8 +39,7 @@ from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import deleted_since, describe_stream, read_whole
 from jsbackup.engine.restore.compare import Comparison, Discarded, Discards, Missing, Taken
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
-from jsbackup.formats.batch import columns_from_batch
-from jsbackup.formats.column_reader import typed_buffer
+from jsbackup.formats.batch import columns_from_batch, typed_buffer
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState

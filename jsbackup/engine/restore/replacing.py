@@ -20,6 +20,7 @@ from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.whole_stream import describe_stream
 from jsbackup.engine.restore.proof import read_back
 from jsbackup.errors import ApiError, FormatError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
+from jsbackup.formats.header_block import fields
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.preflight import PartialPlan
 from jsbackup.planning.rules import Finding, Rule
@@ -38,7 +39,6 @@ from jsbackup.transforms.copy_positions import MARK, mark_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
-from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["count_dropped", "count_left_out", "refuse_remains", "with_left_out"]

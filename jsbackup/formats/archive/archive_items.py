@@ -1,11 +1,8 @@
-"""The items of an archive, and the JSON parts that both formats share.
+"""The items of an archive.
 
 A reader yields items in this order: `StreamMeta`; then message batches (`pyarrow.RecordBatch`, see `batch.py`) and
 `ArchivedConsumer`s, batches first in v1 and consumers first in v2; and from `finish()` the `ArchiveEnd`. Memory is
 limited by the largest item, not by the archive.
-
-JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine digits of a second, and
-`0001-01-01T00:00:00Z` is "no time" (0 here).
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from jsbackup.errors import FormatError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.names import is_new_name
-from jsbackup.times import format_time, parse_time
+from jsbackup.server_state import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,21 +32,13 @@ __all__ = [
     "SealedBlock",
     "StreamMeta",
     "asset_name_is_sound",
-    "integer",
     "late_deletions",
     "refuse_too_large",
-    "state_from_json",
-    "state_to_json",
 ]
 
 # The approximate size of a batch: large enough that Python's overhead does not matter, small enough to hold several,
 # because each step has one, and to stay in the processor's cache.
 ITEM_BYTES = 1 << 20
-
-
-MAX_U64 = (1 << 64) - 1
-# The server's own limit for sequences: the two high bits are flags in its records.
-MAX_SEQUENCE = (1 << 62) - 1
 
 
 def refuse_too_large(last_seq: int, what: str = "") -> None:
@@ -118,46 +107,6 @@ class ArchiveReader(Protocol):
 def asset_name_is_sound(name: str) -> bool:
     """Return whether this is a valid name of a stream or consumer: part of a path, of a subject and of a hash key."""
     return is_new_name(name)
-
-
-def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> int:
-    """Return the whole number from 0 to `maximum` under `key`, 0 if it is absent or null, like Go."""
-    number = value.get(key)
-    if number is None:
-        return 0
-    if type(number) is not int or not 0 <= number <= maximum:
-        raise FormatError(f"{what}: bad {key}")
-    return number
-
-
-def state_from_json(value: JsonObject, what: str) -> StreamState:
-    """Decode a `StreamState` as JetStream writes it (nats-server `server/store.go`). Raises `FormatError`."""
-    return StreamState(
-        messages=integer(value, "messages", what),
-        bytes=integer(value, "bytes", what),
-        first_seq=integer(value, "first_seq", what),
-        first_ns=parse_time(value.get("first_ts"), what),
-        last_seq=integer(value, "last_seq", what),
-        last_ns=parse_time(value.get("last_ts"), what),
-        consumers=integer(value, "consumer_count", what),
-        deleted=integer(value, "num_deleted", what),
-    )
-
-
-def state_to_json(state: StreamState) -> JsonObject:
-    """Encode a state for `state_from_json`."""
-    value: JsonObject = {
-        "messages": state.messages,
-        "bytes": state.bytes,
-        "first_seq": state.first_seq,
-        "first_ts": format_time(state.first_ns),
-        "last_seq": state.last_seq,
-        "last_ts": format_time(state.last_ns),
-        "consumer_count": state.consumers,
-    }
-    if state.deleted:
-        value["num_deleted"] = state.deleted
-    return value
 
 
 class SealedBlock(FormatError):

@@ -36,7 +36,6 @@ from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import (
     ITEM_BYTES,
-    MAX_U64,
     ArchiveEnd,
     ArchiveItem,
     IndexState,
@@ -54,7 +53,7 @@ from jsbackup.formats.sequences import GivenSequences, SequenceSet, sequence_set
 from jsbackup.formats.server_store.block_messages import misplaced_headers, read_region
 from jsbackup.formats.server_store.records import walk
 from jsbackup.model import ArchivedConsumer
-from jsbackup.strict_json import read_object
+from jsbackup.strict_json import UINT64, read_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +91,7 @@ class ArchiveV1Reader:
         self._lenient = lenient
         self._first_seq = first_seq
         self._deleted = SequenceSet() if deleted is None else deleted
-        self._hidden = self._deleted.within(0, MAX_U64)
+        self._hidden = self._deleted.within(0, UINT64)
         self._tar = TarReader()
         self._member = PagedFile(0)  # for a member that is needed as a whole
         self._stage = _META

@@ -4,7 +4,7 @@ nats-server `server/archive/archive.go` (the container) and `server/stream_backu
 `NATSARC1` come entries (their encoding: `_kernels_py.py`), names without a sequence first:
 
     state.json          the stream's state; its consumer_count is the number of entries that follow
-    consumers/<name>    JSON: `{"config": {…}, "state": {…}}`, see `consumer_state.py`
+    consumers/<name>    JSON: `{"config": {…}, "state": {…}}`, see `server_state.py`
     <subject>           a message, sequences rising
                         all fields zero: the end; without it the archive was cut short
 
@@ -25,22 +25,24 @@ from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import (
     ITEM_BYTES,
-    MAX_SEQUENCE,
-    MAX_U64,
     ArchiveEnd,
     ArchiveItem,
     StreamMeta,
     asset_name_is_sound,
     refuse_too_large,
-    state_from_json,
-    state_to_json,
 )
-from jsbackup.formats.archive.consumer_state import acceptable
-from jsbackup.formats.archive.consumer_state import state_from_json as consumer_state_from_json
-from jsbackup.formats.archive.consumer_state import state_to_json as consumer_state_to_json
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
+from jsbackup.formats.varints import uvarint
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
-from jsbackup.strict_json import read_object, write_json
+from jsbackup.server_state import (
+    MAX_SEQUENCE,
+    acceptable,
+    consumer_state_from_json,
+    consumer_state_to_json,
+    stream_state_from_json,
+    stream_state_to_json,
+)
+from jsbackup.strict_json import Fields, read_object, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,26 +159,19 @@ class ArchiveV2Reader:
         """Return an entry's five numbers and the start of its name; None if they are incomplete."""
         numbers: list[int] = []
         cursor = self._at
-        value = shift = 0
-        while len(numbers) < 5:
-            if cursor == len(self._buffer):
+        for _ in range(5):
+            value, cursor = uvarint(self._buffer, cursor, "archive v2")
+            if not cursor:
                 return None
-            byte = self._buffer[cursor]
-            cursor += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80 and value <= MAX_U64:
-                numbers.append(value)
-                value = shift = 0
-            elif shift > 63:
-                raise FormatError("archive v2: a number of more than 64 bits")
+            numbers.append(value)
         name, time, sequence, headers, payload = numbers
         return name, time, sequence, headers, payload, cursor
 
     def _stream_meta(self, name: str, content: bytes) -> StreamMeta:
         if name != "state.json":
             raise FormatError("archive v2: state.json is missing")
-        self._state = state_from_json(read_object(content, "archive v2: state.json"), "archive v2: state.json")
+        what = "archive v2: state.json"
+        self._state = stream_state_from_json(Fields(read_object(content, what), what), absent=0)
         if self._state.last_seq > MAX_SEQUENCE or self._state.first_seq > MAX_SEQUENCE + 1:
             raise FormatError("archive v2: state.json: sequence out of range")
         self._consumers_due = self._state.consumers
@@ -186,15 +181,10 @@ class ArchiveV2Reader:
         folder, _, name = path.partition("/")
         if folder != "consumers" or not asset_name_is_sound(name):
             raise FormatError("archive v2: a consumer is missing")
-        value = read_object(content, f"archive v2: consumer {name}")
-        config, state = value.get("config"), value.get("state")
-        if not isinstance(config, dict) or not isinstance(state, dict):
-            raise FormatError(f"archive v2: consumer {name} has no config or no state")
+        what = f"archive v2: consumer {name}"
+        value = Fields(read_object(content, what), what)
         self._consumers_due -= 1
-        try:
-            return ArchivedConsumer(name, config, consumer_state_from_json(state))
-        except FormatError as error:
-            raise FormatError(f"archive v2: consumer {name}: {error.message}") from error
+        return ArchivedConsumer(name, value.object("config"), consumer_state_from_json(value.fields("state")))
 
 
 class ArchiveV2Writer:
@@ -219,7 +209,7 @@ class ArchiveV2Writer:
                 raise FormatError(f"archive v2: consumer {consumer.name} has no state")
 
     def begin(self) -> list[bytes]:
-        state = {**state_to_json(self._state), "consumer_count": len(self._consumers)}
+        state = {**stream_state_to_json(self._state), "consumer_count": len(self._consumers)}
         out = [MAGIC, _json_entry("state.json", state)]
         for consumer in self._consumers:
             if consumer.state is not None:

@@ -34,8 +34,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
-from jsbackup.formats.archive.archive_items import MAX_SEQUENCE, MAX_U64, IndexState
+from jsbackup.formats.archive.archive_items import IndexState
 from jsbackup.formats.sequences import GivenSequences, sequence_set
+from jsbackup.formats.varints import unzigzag, uvarint
+from jsbackup.server_state import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -174,26 +176,15 @@ class IndexParser:
         return bytes(self._buffer[start : self._at])
 
     def _unsigned(self) -> Generator[None, None, int]:
-        value = shift = 0
         while True:
-            if self._at == len(self._buffer):
-                yield
-                continue
-            byte = self._buffer[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                if value > MAX_U64:
-                    break
+            value, end = uvarint(self._buffer, self._at, _WHAT)
+            if end:
+                self._at = end
                 return value
-            if shift > 63:
-                break
-        raise FormatError(f"{_WHAT}: a number of more than 64 bits")
+            yield
 
     def _signed(self) -> Generator[None, None, int]:
-        zigzag = yield from self._unsigned()
-        return zigzag >> 1 ^ -(zigzag & 1)
+        return unzigzag((yield from self._unsigned()))
 
     def _sequence(self) -> Generator[None, None, int]:
         sequence = yield from self._unsigned()

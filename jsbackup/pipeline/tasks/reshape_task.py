@@ -26,7 +26,7 @@ from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects, fitting_bytes
 from jsbackup.repository.read.segments import SegmentReader, read_columns
 from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments
-from jsbackup.transforms.consumer_state import surviving
+from jsbackup.transforms.batches import surviving
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.renumber import following

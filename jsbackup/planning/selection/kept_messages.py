@@ -34,8 +34,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, ends_of, parts_of, touching
 from jsbackup.repository.read.segments import read_columns, read_stream
 from jsbackup.repository.write.stream_objects import load_consumer
-from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
-from jsbackup.transforms.consumer_state import sequences_to_know, surviving
+from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, surviving
 from jsbackup.transforms.cut import Cut, Extent, KeptShare
 from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule, find_newest, newest_rows, rows_of_subjects
 from jsbackup.transforms.filters.rising import RisingSequences
@@ -210,7 +209,7 @@ class WatchedConsumers:
     def __init__(self, objects: Objects, entry: StreamBackup) -> None:
         self._by_name = {consumer.name: load_consumer(objects, consumer) for consumer in entry.consumers}
         states = [consumer.state for consumer in self._by_name.values() if consumer.state is not None]
-        self.to_know = {sequence for state in states for sequence in sequences_to_know(state)}
+        self.to_know = {sequence for state in states for sequence in (*state.pending, *state.redelivered)}
         self.to_rank: set[int] = set()
         for consumer in self._by_name.values():
             self.to_rank |= ranks_to_know(consumer.state, consumer.config)

@@ -21,7 +21,7 @@ from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentR
 from jsbackup.repository.objects import PageRef
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, touching
 from jsbackup.repository.read.segments import state_to_restore
-from jsbackup.transforms.consumer_state import clamp_state
+from jsbackup.server_state import clamp_state
 from jsbackup.transforms.copy_positions import is_external
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare
 from jsbackup.transforms.filters.rising import RisingSequences

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import NoReturn
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.archive.archive_items import asset_name_is_sound, state_to_json
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.digest import StreamDigest
-from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
+from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, UINT64_MAX, DocumentFields
 from jsbackup.repository.manifest import (
@@ -36,6 +36,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.repository.pages.segment_pages import SegmentPages, list_from_json, list_to_json
+from jsbackup.server_state import pair_from_json, pair_to_json, stream_state_from_json, stream_state_to_json
 from jsbackup.times import parse_time
 
 __all__ = [
@@ -72,7 +73,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         "incarnation": stream.incarnation,
         "config": stream.config,
         "created": stream.created,
-        "state": {**stream.state_extra, **state_to_json(stream.state)},
+        "state": {**stream.state_extra, **stream_state_to_json(stream.state)},
         "captured": {
             **captured.extra,
             "messages": captured.messages,
@@ -205,7 +206,7 @@ def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> Stre
         incarnation=incarnation,
         config=fields.object("config"),
         created=time_from_json(fields, "created"),
-        state=_stream_state(state),
+        state=stream_state_from_json(state),
         captured=_captured(fields.fields("captured")),
         archive_format=fields.choice("archive_format", ArchiveFormat),
         digest=StreamDigest.from_hex(fields.hex256("digest")),
@@ -213,9 +214,9 @@ def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> Stre
         consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
-        read=reading_from_json(fields.optional_fields("read")),
+        read=reading_from_json(fields.optional("read")),
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
-        lost=_losses(fields.optional_fields("lost")),
+        lost=_losses(fields.optional("lost")),
         life=time_from_json(fields, "life") if fields.get("life") is not None else "",
         facts=tuple(map(_fact, fields.each("facts"))) if fields.get("facts") is not None else (),
         state_extra=state.rest(),
@@ -239,22 +240,6 @@ def reading_to_json(reading: Reading | None) -> JsonObject | None:
 
 def reading_from_json(fields: DocumentFields | None) -> Reading | None:
     return None if fields is None else Reading(fields.choice("how", ReadAs), fields.text("why"), fields.rest())
-
-
-def _stream_state(fields: DocumentFields) -> StreamState:
-    def count(key: str) -> int:
-        return fields.number(key, 0, UINT64_MAX)
-
-    return StreamState(
-        messages=count("messages"),
-        bytes=count("bytes"),
-        first_seq=count("first_seq"),
-        first_ns=fields.time_ns("first_ts"),
-        last_seq=count("last_seq"),
-        last_ns=fields.time_ns("last_ts"),
-        consumers=0 if fields.get("consumer_count") is None else count("consumer_count"),
-        deleted=0 if fields.get("num_deleted") is None else count("num_deleted"),
-    )
 
 
 def _captured(fields: DocumentFields) -> Captured:
@@ -311,8 +296,8 @@ def _consumer_to_json(consumer: ConsumerBackup) -> JsonObject:
 
 
 def _consumer(fields: DocumentFields, folder: str) -> ConsumerBackup:
-    pending = fields.optional_fields("pending")
-    state = fields.optional_fields("state")
+    pending = fields.optional("pending")
+    state = fields.optional("state")
     if pending is not None and state is None:
         fields.wrong("state", "there although a pending set is")
     return ConsumerBackup(
@@ -337,8 +322,8 @@ def _pending(fields: DocumentFields, folder: str) -> ObjectRef:
 def _state_to_json(state: ConsumerState) -> JsonObject:
     """Rows of `pending` are stream sequence, consumer sequence, time in ns; of `redelivered`, sequence and count."""
     return {
-        "delivered": _pair_to_json(state.delivered),
-        "ack_floor": _pair_to_json(state.ack_floor),
+        "delivered": pair_to_json(state.delivered),
+        "ack_floor": pair_to_json(state.ack_floor),
         "pending": [[seq, ack.consumer, ack.timestamp_ns] for seq, ack in sorted(state.pending.items())],
         "redelivered": [[seq, count] for seq, count in sorted(state.redelivered.items())],
     }
@@ -353,16 +338,8 @@ def _state(fields: DocumentFields) -> ConsumerState:
         if any(low[0] >= high[0] for low, high in pairwise(rows)):
             fields.wrong(key, "in rising order of sequences")
     return ConsumerState(
-        delivered=_pair(fields.fields("delivered")),
-        ack_floor=_pair(fields.fields("ack_floor")),
+        delivered=pair_from_json(fields.fields("delivered")),
+        ack_floor=pair_from_json(fields.fields("ack_floor")),
         pending={seq: PendingAck(consumer, time) for seq, consumer, time in pending},
         redelivered={row[0]: row[1] for row in redelivered},
     )
-
-
-def _pair_to_json(pair: SequencePair) -> JsonObject:
-    return {"consumer_seq": pair.consumer, "stream_seq": pair.stream}
-
-
-def _pair(fields: DocumentFields) -> SequencePair:
-    return SequencePair(fields.number("consumer_seq", 0, UINT64_MAX), fields.number("stream_seq", 0, UINT64_MAX))

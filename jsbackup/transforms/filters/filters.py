@@ -44,7 +44,6 @@ import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.errors import UsageError
-from jsbackup.formats import kernels
 from jsbackup.transforms.batches import MessageBatch, matching_subjects
 from jsbackup.transforms.subjects import check_pattern, is_literal
 
@@ -83,16 +82,17 @@ class PayloadRule:
         return pc.match_substring_regex(text, self.expression)
 
 
+_STRAY = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes a byte of no character
+
+
 def as_text(column: pa.Array) -> pa.StringArray:
     """Return payloads as Go reads them: themselves if all are UTF-8, else with U+FFFD for each byte that is not."""
     text = column.view(pa.string())
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        _, offsets, data = column.buffers()
-        within = memoryview(offsets)[4 * column.offset : 4 * (column.offset + len(column) + 1)]
-        replaced = map(pa.py_buffer, kernels.replace_strays(within, memoryview(data)))
-        return pa.Array.from_buffers(pa.string(), len(column), [None, *replaced])
+        rows = (payload.decode("utf-8", "surrogateescape") for payload in column.to_pylist())
+        return pc.binary_array([_STRAY.sub("\ufffd", row).encode() for row in rows]).view(pa.string())
     return text
 
 

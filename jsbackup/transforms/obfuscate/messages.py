@@ -40,11 +40,11 @@ import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.errors import FormatError
+from jsbackup.formats.header_block import fields
 from jsbackup.model import JsonObject
 from jsbackup.names import OBJECT_STREAM
 from jsbackup.strict_json import read_json, read_object
 from jsbackup.transforms.batches import DATA, HEADERS, SUBJECT, MessageBatch, Subjects, with_column
-from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from jsbackup.transforms.object_meta import META_SUBJECTS, MOST_REPEATED, digest_of
 from jsbackup.transforms.subjects import matcher

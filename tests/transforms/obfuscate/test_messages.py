@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.transforms.header_block import fields
+from jsbackup.formats.header_block import fields
 from jsbackup.transforms.obfuscate.messages import (
     Obfuscation,
     obfuscate_headers,

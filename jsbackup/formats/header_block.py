@@ -1,8 +1,9 @@
-"""A message's header block, line by line, so that a value can be replaced and the rest stays byte for byte.
+"""A message's header block: `NATS/1.0[ status]\\r\\n`, then `Name: value\\r\\n` for each field, then `\\r\\n`.
 
-`NATS/1.0[ status]\\r\\n`, then `Name: value\\r\\n` for each field, then `\\r\\n`, which ends it. The server finds a
-field by its exact name and uses the first; clients differ in how they read malformed blocks, therefore anything else (a
-line without a colon, a continuation line, a lone CR or LF) is refused here.
+It is read in three ways. `fields` is strict, so that a value can be replaced and the rest stays byte for byte: clients
+differ in how they read malformed blocks, therefore anything else (a line without a colon, a continuation line, a lone
+CR or LF) is refused. `lines` takes what comes: clients may send anything, and servers store it. `first_value` finds a
+field as the server does: by its exact name, the first one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,45 @@ from typing import NamedTuple
 
 from jsbackup.errors import FormatError
 
-__all__ = ["Field", "exchange", "fields"]
+__all__ = ["Field", "HeaderLine", "exchange", "fields", "first_value", "lines"]
 
 _MAGIC = b"NATS/1.0"
+
+
+class HeaderLine(NamedTuple):
+    """A line below the first. `name` is as it was written, empty without a colon; `value` has no blanks around it."""
+
+    name: bytes
+    value: bytes
+    line: bytes
+
+    @property
+    def key(self) -> str:
+        """The name in lower case, without blanks around it."""
+        return self.name.decode("latin-1").strip().lower()
+
+    @property
+    def text(self) -> str:
+        """The value. Bytes that are not UTF-8 are lone surrogates."""
+        return self.value.decode("utf-8", "surrogateescape")
+
+
+def lines(block: bytes | None) -> Iterator[HeaderLine]:
+    """Yield what is between the first line of a block and its end, in order."""
+    for line in (block or b"").removesuffix(b"\r\n\r\n").split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        yield HeaderLine(name if colon else b"", value.strip(b" \t"), line)
+
+
+def first_value(block: bytes, name: bytes) -> bytes | None:
+    """Return the value of the first field of exactly this name; None if there is none."""
+    start = b"\r\n%b:" % name
+    at = block.find(start)
+    if at < 0:
+        return None
+    at += len(start)
+    end = block.find(b"\r\n", at)
+    return block[at : end if end >= 0 else len(block)].strip(b" \t")
 
 
 class Field(NamedTuple):

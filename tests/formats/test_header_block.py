@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.transforms.header_block import exchange, fields
+from jsbackup.formats.header_block import exchange, fields
 
 BLOCK = b"NATS/1.0 503 No\r\nA: x\r\nB:y \t\r\na:\r\nA:  z:z\r\n\r\n"
 
