@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.engine.clone.live import CopyVerdict, Rows, judge
-from jsbackup.engine.clone.stream_clone import Ledger, Run
+from jsbackup.engine.clone.run_digests import CopyVerdict, Ledger, Rows, Run, judge
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.restore.compare import Missing, Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, SequencePair
