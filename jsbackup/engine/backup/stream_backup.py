@@ -551,11 +551,8 @@ class StreamCapture:
 
 
 def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
-    if not caught.missing:
-        return ()
     count = count_were(caught.missing, "message")
-    subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
-    return (f"{count} overwritten faster than they could be read and are missing{subjects}",)
+    return (f"{count} overwritten faster than they could be read and are missing",) if caught.missing else ()
 
 
 async def back_up_stream(

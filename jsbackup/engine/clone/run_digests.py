@@ -19,27 +19,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
 from jsbackup import compute as pc
-from jsbackup.engine.clone.live_source import CloneSource
-from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
-from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.read.whole_stream import describe_stream
-from jsbackup.engine.restore.compare import Missing, Taken
-from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, server_clock, taken_by
-from jsbackup.errors import DigestMismatch
+from jsbackup.engine.read.consume import Row, rows_as_batch
+from jsbackup.engine.restore.compare import Taken
 from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
 from jsbackup.model import JsonObject
-from jsbackup.planning.model import Action, PlannedConsumer
-from jsbackup.progress import ignored
-from jsbackup.protocol.info import StreamInfo
-from jsbackup.readable import count_are, format_count
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.removal import Cause, is_queue, removal_of
 
-__all__ = ["CopyVerdict", "Ledger", "Rows", "Run", "RunDigests", "judge", "prove_copy"]
+__all__ = ["CopyVerdict", "Ledger", "Rows", "Run", "RunDigests", "judge"]
 
 # About 300 bytes each. If a stream has more, neighbours are joined in pairs.
 MOST_RUNS = 16_384
@@ -183,8 +171,6 @@ class RunDigests:
                 yield expected
 
 
-_SHOWN = 5
-
 Rows = dict[int, Row]
 
 
@@ -199,63 +185,11 @@ class CopyVerdict:
     unsure: int = 0
 
 
-async def prove_copy(
-    js: JetStream,
-    source: CloneSource,
-    action: Action,
-    ledger: Ledger,
-    *,
-    last_seq: int,
-    numbers: RisingSequences | None,
-    consumers: Sequence[PlannedConsumer],
-    advance: Advance,
-) -> tuple[Proof | None, str]:
-    """Read the stream back and compare it, up to `last_seq`, with what the ledger says was sent; returns the reason if
-    that is not possible. `numbers` are the messages of the source that were sent with new sequences, None if they have
-    their own.
-
-    Raises DigestMismatch and NatsError.
-    """
-    name, runs = action.name, ledger.until(last_seq)
-    info, sink = await read_back(js, name, lambda: RunDigests(runs), advance)
-    if info.state.last_seq < runs[-1].last_seq:
-        raise DigestMismatch(f"stream {name} ends at sequence {info.state.last_seq}, not at {runs[-1].last_seq}")
-    verdict = CopyVerdict()
-    differing = list(sink.differing())
-    if differing:
-        now_ns = await server_clock(js, name)
-        listed = await consumers_of(js, name, action.config)
-        taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
-        excused = excuses(action.config, taken, now_ns)
-        target = CloneSource(js, name, source.replan)
-        there, here = await describe_stream(source.js, source.name), await describe_stream(js, name)
-        for run in differing:
-            # The source first: messages that both expire are then missing in the target rather than in the source.
-            theirs = await _rows(source, there, run, numbers)
-            ours = await _rows(target, here, run, None)
-            sent = set(ledger.sent.within(run.first_seq, run.last_seq).array().to_pylist())
-            judge(run, ours, theirs, excused, now_ns=now_ns(), verdict=verdict, taken=taken, sent=sent)
-        if taken is not None:
-            gone, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
-            verdict.gone[Cause.TAKEN] += gone
-            named = [f"{sequence} missing" for sequence in wrong[:left]]
-            verdict.wrong += named + ["another missing"] * (left - len(named))
-    if verdict.wrong:
-        shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
-        raise DigestMismatch(
-            f"stream {name} does not hold what was sent, in {format_count(len(verdict.wrong), 'message')}: {shown}",
-            hint=about_lacking(action.config),
-        )
-    if verdict.unsure:
-        return None, f"{count_are(verdict.unsure, 'message')} gone from the source since, and cannot be compared"
-    return Proof(info, sink.digest, sink.messages, verdict.gone), ""
-
-
 def judge(
     run: Run,
     ours: Rows,
     theirs: Rows,
-    excused: Callable[[Missing], Cause | None],
+    excused: Callable[[Row], Cause | None],
     *,
     now_ns: int,
     verdict: CopyVerdict,
@@ -271,7 +205,7 @@ def judge(
     as_sent = len(whole) == run.messages and _digest(whole) == run.digest
     if not as_sent:
         shared = ours.keys() & theirs.keys()
-        verdict.wrong += [f"{s} changed" for s in sorted(shared) if _plain(ours[s]) != _plain(theirs[s])]
+        verdict.wrong += [f"{s} changed" for s in sorted(shared) if ours[s] != theirs[s]]
         if len(whole) > run.messages:
             verdict.wrong += [f"{s} added" for s in sorted(ours.keys() - theirs.keys())]
         else:
@@ -284,41 +218,13 @@ def judge(
             else:
                 verdict.unsure += in_neither
     for sequence, row in sorted(lacking.items()):
-        missing = Missing(sequence, row.timestamp_ns, row.subject, row.headers or b"")
-        if (cause := excused(missing)) is not None:
+        if (cause := excused(row)) is not None:
             verdict.gone[cause] += 1
-        elif taken is None or not taken.may_have(missing):
+        elif taken is None or not taken.may_have(row):
             verdict.wrong.append(f"{sequence} missing")
-
-
-def _plain(row: Row) -> tuple[int, bytes, bytes, bytes]:
-    # A server treats no header block and an empty one alike.
-    return row.timestamp_ns, row.subject, row.headers or b"", row.data
 
 
 def _digest(rows: Rows) -> StreamDigest:
     if not rows:
         return StreamDigest()
     return digest_rows(encode_rows(rows_as_batch([rows[sequence] for sequence in sorted(rows)])))
-
-
-async def _rows(source: CloneSource, info: StreamInfo, run: Run, numbers: RisingSequences | None) -> Rows:
-    first, last = run.first_seq, run.last_seq
-    if numbers is not None:
-        if first > len(numbers):
-            return {}
-        first, last = numbers.at(first), numbers.at(min(last, len(numbers)))
-    rows: Rows = {}
-    reading = read_messages(source.js, info, ignored, first=first, last=last)
-    async for batch in reading:
-        for sent in source.reshaped_again([batch], numbers):
-            rows.update(_rows_of(sent))
-    return rows
-
-
-def _rows_of(batch: pa.RecordBatch) -> Rows:
-    columns = (column.to_pylist() for column in batch.columns)
-    return {
-        sequence: Row(sequence, time, subject.encode() if isinstance(subject, str) else subject, headers, data)
-        for sequence, time, subject, headers, data in zip(*columns, strict=True)
-    }

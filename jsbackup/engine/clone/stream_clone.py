@@ -17,6 +17,17 @@ Some facts that a repository has in advance are only learnt during the transfer:
   configuration that allows that (`LiveSupply.on_the_way`). Doubtful ones stay: those replaced by newer messages of a
   subject are removed by the target's own limit.
 
+The end of a cut stream is only known when all of it was read: until then its state does not end later than it will.
+
+**The newest messages** of each subject (`LiveNewest`), of a stream that is written to while it is cloned.
+
+Which ones they are is found before the messages are sent, in a reading of its own: without payloads, unless these are
+filtered. Of what comes after that reading all is sent. In the end, messages that are not the newest any more are
+superseded, and deleted at the target. So the copy has the newest messages of the source as it was when it was read to
+its end; except that one that was deleted meanwhile is not replaced by an older one.
+
+All subjects are in memory, as they are in that of the servers.
+
 A supply (`LiveSupply`) clones streams one by one, and repeats that if the source fails. A stream of which no snapshot
 can be made, or decoded, is read message by message. To replace a stream, a copy is first made and proved beside it. The
 replacement is then made from that copy, not from the source, which may have other messages by then.
@@ -26,20 +37,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from jsbackup import compute as pc
 from jsbackup.config.connection import Connection
-from jsbackup.engine.clone.live_source import CloneSource, Replan, look_for_newest
-from jsbackup.engine.clone.run_digests import Ledger, prove_copy
+from jsbackup.engine.clone.run_digests import CopyVerdict, Ledger, Rows, Run, RunDigests, judge
 from jsbackup.engine.link.bounded_queues import Relay
+from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.read.consume import Row, rows_as_batch
+from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch, rows_of
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_transfer import Advance, Capture, CaptureLimits
@@ -52,7 +64,7 @@ from jsbackup.engine.read.whole_stream import (
     describe_stream,
     read_whole,
 )
-from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, server_clock, taken_by
 from jsbackup.engine.restore.send_archive import (
     PAUSE_SECONDS,
     Delivery,
@@ -64,6 +76,7 @@ from jsbackup.engine.restore.send_archive import (
 )
 from jsbackup.errors import (
     ApiError,
+    DigestMismatch,
     JsBackupError,
     NatsPermissionDenied,
     PlanRefused,
@@ -74,26 +87,187 @@ from jsbackup.formats.archive.archive import archive_batches
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import JsonObject, StreamState
+from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.planning.copies.copy_facts import sources_of
 from jsbackup.planning.interrupted import about_mark
-from jsbackup.planning.model import Action, PlannedConsumer, SendAs
+from jsbackup.planning.model import Action, PlannedConsumer, RestorePlan, SendAs
 from jsbackup.planning.reshaping import about_markers
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.chosen_streams import against_missed
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
-from jsbackup.protocol.info import ConsumerInfo
+from jsbackup.progress import ignored
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
-from jsbackup.readable import format_count
+from jsbackup.readable import count_are, format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.read.segments import state_to_restore
+from jsbackup.transforms.batches import SEQUENCE, with_column
+from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import is_external, source_key
+from jsbackup.transforms.cut import AtSequence, AtTime
+from jsbackup.transforms.filters.newest import NewestFinder, rows_of_subjects
 from jsbackup.transforms.filters.rising import RisingSequences
-from jsbackup.transforms.reshape import ReshapeTally
+from jsbackup.transforms.removal import Cause
+from jsbackup.transforms.renumber import renumbered_consumer, renumbered_state
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["Ends", "LiveSupply"]
+
+_ANY_SIZE = 1 << 62
+_SIZE_HEADER = "nats-msg-size"  # added by servers where a consumer gets no payloads
+
+
+class LiveNewest:
+    """What is known of the newest messages. `chosen` grows with what comes after sequence `end`."""
+
+    def __init__(self, finder: NewestFinder, keeping: Reshape, end: int) -> None:
+        self._finder = finder
+        self._keeping = keeping
+        self._end = end
+        self.chosen = RisingSequences.of(finder.sequences())
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that are about to be sent; later ones than before are chosen too."""
+        for batch in batches:
+            if batch.num_rows and batch.column("sequence")[-1].as_py() > self._end:
+                self._choose(batch.filter(pc.greater(batch.column("sequence"), self._end)))
+            yield batch
+
+    def superseded(self) -> SequenceSet:
+        """Return the chosen messages that are not the newest any more."""
+        newest, chosen = self._finder.sequences(), self.chosen.array()
+        return SequenceSet(chosen.filter(pc.invert(pc.is_in(chosen, value_set=newest))).to_pylist())
+
+    def _choose(self, later: pa.RecordBatch) -> None:
+        for kept in self._keeping.apply([later], stream=""):
+            self._finder.add(rows_of_subjects(kept, self._finder.rule))
+            self.chosen.add(kept.column("sequence"))
+
+
+async def look_for_newest(js: JetStream, stream: str, reshape: Reshape) -> LiveNewest | None:
+    """Read a stream, and return what `reshape.newest` keeps of it; None if all is kept.
+
+    Raises NatsError, FormatError and UnsupportedError.
+    """
+    if reshape.newest is None:
+        return None
+    keeping = replace(reshape.keeping, newest=None)
+    finder = NewestFinder(reshape.newest, most_bytes=_ANY_SIZE)
+    info = await js.stream(stream, deleted_details=True)
+    async for batch in read_messages(js, info, ignored, only=_only(keeping)):
+        for kept in keeping.apply([batch], stream=stream):
+            await in_thread(finder.add, rows_of_subjects(kept, reshape.newest))
+    return LiveNewest(finder, keeping, info.state.last_seq)
+
+
+def _only(keeping: Reshape) -> dict[str, bool]:
+    """Return what the reading can do without."""
+    filters = keeping.filters
+    named = any(rule.name.lower() == _SIZE_HEADER for rule in filters.header)
+    return {} if named or "data" in filters.columns else {"headers_only": True}
+
+
+Replan = Callable[[StreamBackup, SendAs], RestorePlan]
+"""Makes a plan for one stream as it was found, to be sent in this way."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloneSource:
+    """The stream `name` of the server behind `js`, reshaped by `reshape`.
+
+    `consumers` are those that are already known, by name. `secret` is the key for hashing values. `newest` knows what
+    `reshape` keeps, if that are the newest messages of each subject.
+    """
+
+    js: JetStream
+    name: str
+    replan: Replan
+    consumers: Mapping[str, PlannedConsumer] | None = None
+    reshape: Reshape = field(default_factory=Reshape)
+    secret: bytes = field(default=b"", repr=False)
+    newest: LiveNewest | None = None
+
+    def reshaped(
+        self, batches: Iterable[pa.RecordBatch], tally: ReshapeTally | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the messages as they are sent. Raises as `Reshape.apply`."""
+        if not self.reshape:
+            return iter(batches)
+        if self.newest is not None:
+            batches = self.newest.watch(batches)
+        return self.reshape.apply(batches, stream=self.name, secret=self.secret, tally=tally)
+
+    def reshaped_again(
+        self, batches: Iterable[pa.RecordBatch], numbers: RisingSequences | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return messages that are read once more as they were sent; `numbers` are those with new sequences."""
+        if numbers is None:
+            yield from self.reshape.apply(batches, stream=self.name, secret=self.secret) if self.reshape else batches
+            return
+        again = replace(self.reshape, renumber=False)
+        for batch in again.apply(batches, stream=self.name, secret=self.secret):
+            kept = batch.filter(numbers.rows(batch.column(SEQUENCE)))
+            ranks = [numbers.rank(sequence) for sequence in kept.column(SEQUENCE).to_pylist()]
+            yield with_column(kept, SEQUENCE, pa.array(ranks, pa.int64()))
+
+    def state_before(self, state: StreamState) -> StreamState:
+        """Return the state at the beginning, as far as it is known; later messages move its end."""
+        if self.reshape.renumber:
+            return replace(state, first_seq=1, last_seq=0, last_ns=0)
+        until = self.reshape.cut.until
+        if isinstance(until, AtSequence) and until.sequence < state.last_seq:
+            return replace(state, last_seq=until.sequence, last_ns=0)
+        if isinstance(until, AtTime) and not 0 < state.last_ns <= until.time_ns:
+            return replace(state, last_seq=0, last_ns=0)
+        return state
+
+    def state_after(self, state: StreamState, tally: ReshapeTally, size: int, wire: SendAs) -> StreamState:
+        """Return the state after everything was sent, in `size` bytes, of a stream that had `state`.
+
+        In v2 the state comes first. So with a cut in time, whose end is not known before, the stream ends with its last
+        message.
+        """
+        if self.reshape.renumber:
+            count, times = tally.kept.messages, (tally.kept.first_ns, tally.kept.last_ns)
+            first_ns, last_ns = times if count else (0, 0)
+            renumbered = replace(state, messages=count, bytes=size, first_seq=1 if count else 0, last_seq=count)
+            return replace(renumbered, first_ns=first_ns, last_ns=last_ns, deleted=0)
+        if not self.reshape.drops:
+            return state
+        came = tally.came
+        before = replace(
+            state, first_seq=came.first_seq or state.first_seq, last_seq=max(state.last_seq, came.last_seq)
+        )
+        kept = tally.kept
+        after = self.reshape.cut.state_after(before, came.last_seq, tally.cut, kept, size=size)
+        if wire is not SendAs.V2 or not isinstance(self.reshape.cut.until, AtTime) or not kept.messages:
+            return after
+        gone = after.last_seq - kept.last_seq
+        return replace(after, last_seq=kept.last_seq, last_ns=kept.last_ns, deleted=after.deleted - gone)
+
+    def placed(self, planned: PlannedConsumer, wire: SendAs, last_seq: int, tally: ReshapeTally) -> PlannedConsumer:
+        """Return a consumer as it can be sent, given the end of the stream at the source.
+
+        In v2 states come first, when the sequence of a cut in time and new sequences are not known yet.
+        """
+        if wire is SendAs.V2 and (self.reshape.renumber or isinstance(self.reshape.cut.until, AtTime)):
+            what = "--renumber its new position" if self.reshape.renumber else "--until TIME the end of the stream"
+            note = f"starts from its beginning: with {what} is not known before"
+            # From the first message on, so that none is left out.
+            start = {"opt_start_seq": 1} if planned.consumer.config.get("opt_start_seq") else {}
+            config = {**planned.consumer.config, **start} if self.reshape.renumber else planned.consumer.config
+            consumer = replace(planned.consumer, config=config, state=None)
+            return replace(planned, consumer=consumer, fidelity=Fidelity.CONFIG_ONLY, note=note)
+        if not self.reshape.renumber:
+            return planned
+        state = planned.consumer.state
+        if state is not None:
+            state = renumbered_state(clamp_state(state, last_seq, tally.numbered), tally.numbered)
+        config = renumbered_consumer(planned.consumer.config, tally.numbered)
+        return replace(planned, consumer=replace(planned.consumer, config=config, state=state))
+
 
 _DELETES_AT_ONCE = 64
 
@@ -392,6 +566,75 @@ def _about_missing(whole: WholeReading) -> str:
     if whole.caught is not None and whole.caught.missing:
         return f"lacks {format_count(whole.caught.missing, 'message')} overwritten too fast"
     return ""
+
+
+_SHOWN = 5
+
+
+async def prove_copy(
+    js: JetStream,
+    source: CloneSource,
+    action: Action,
+    ledger: Ledger,
+    *,
+    last_seq: int,
+    numbers: RisingSequences | None,
+    consumers: Sequence[PlannedConsumer],
+    advance: Advance,
+) -> tuple[Proof | None, str]:
+    """Read the stream back and compare it, up to `last_seq`, with what the ledger says was sent; returns the reason if
+    that is not possible. `numbers` are the messages of the source that were sent with new sequences, None if they have
+    their own.
+
+    Raises DigestMismatch and NatsError.
+    """
+    name, runs = action.name, ledger.until(last_seq)
+    info, sink = await read_back(js, name, lambda: RunDigests(runs), advance)
+    if info.state.last_seq < runs[-1].last_seq:
+        raise DigestMismatch(f"stream {name} ends at sequence {info.state.last_seq}, not at {runs[-1].last_seq}")
+    verdict = CopyVerdict()
+    differing = list(sink.differing())
+    if differing:
+        now_ns = await server_clock(js, name)
+        listed = await consumers_of(js, name, action.config)
+        taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
+        excused = excuses(action.config, taken, now_ns)
+        target = replace(source, js=js, name=name, reshape=Reshape())
+        there, here = await describe_stream(source.js, source.name), await describe_stream(js, name)
+        for run in differing:
+            # The source first: messages that both expire are then missing in the target rather than in the source.
+            theirs = await _rows(source, there, run, numbers)
+            ours = await _rows(target, here, run, None)
+            sent = set(ledger.sent.within(run.first_seq, run.last_seq).array().to_pylist())
+            judge(run, ours, theirs, excused, now_ns=now_ns(), verdict=verdict, taken=taken, sent=sent)
+        if taken is not None:
+            gone, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
+            verdict.gone[Cause.TAKEN] += gone
+            named = [f"{sequence} missing" for sequence in wrong[:left]]
+            verdict.wrong += named + ["another missing"] * (left - len(named))
+    if verdict.wrong:
+        shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
+        raise DigestMismatch(
+            f"stream {name} does not hold what was sent, in {format_count(len(verdict.wrong), 'message')}: {shown}",
+            hint=about_lacking(action.config),
+        )
+    if verdict.unsure:
+        return None, f"{count_are(verdict.unsure, 'message')} gone from the source since, and cannot be compared"
+    return Proof(info, sink.digest, sink.messages, verdict.gone), ""
+
+
+async def _rows(source: CloneSource, info: StreamInfo, run: Run, numbers: RisingSequences | None) -> Rows:
+    first, last = run.first_seq, run.last_seq
+    if numbers is not None:
+        if first > len(numbers):
+            return {}
+        first, last = numbers.at(first), numbers.at(min(last, len(numbers)))
+    rows: Rows = {}
+    reading = read_messages(source.js, info, ignored, first=first, last=last)
+    async for batch in reading:
+        for sent in source.reshaped_again([batch], numbers):
+            rows.update((row.sequence, row) for row in rows_of(sent))
+    return rows
 
 
 # Settings that would prevent late deletions, or would remove such messages before they are accounted for.

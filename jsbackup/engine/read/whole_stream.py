@@ -230,8 +230,6 @@ _READINGS = 40
 # attempts.
 _ASKED_OFTEN = 200_000
 _FEWER_READINGS = 8
-# How many subjects are named if the reader does not catch up.
-_SHOWN = 5
 
 
 class StreamReader(Protocol):
@@ -251,13 +249,11 @@ class StreamReader(Protocol):
 class CaughtUp:
     """How far the reader got: everything that the stream held when it was `info` has been read.
 
-    Except `missing` messages, which were overwritten faster than they could be read. `subjects` are some of those that
-    were last written to.
+    Except `missing` messages, which were overwritten faster than they could be read.
     """
 
     info: StreamInfo
     missing: int = 0
-    subjects: tuple[str, ...] = ()
 
 
 async def describe_stream(js: JetStream, name: str) -> StreamInfo:
@@ -280,45 +276,21 @@ async def catch_up(
         now = await describe_stream(js, info.name)
         if now.created != info.created or now.state.last_seq < at:
             raise TransferError(f"stream {info.name} was replaced while it was read")
-        tail = _Tail(now, at + 1)
+        present = PresentSequences(now.state, now.deleted or ())
+        missing = present.count(at + 1, present.last)
         async with aclosing(reader.read(now, at + 1, now.state.last_seq)) as batches:
             async for batch in batches:
-                if kept := tail.kept(batch):
+                # A replica that lags may have messages that do not exist any more.
+                sequences = batch.column("sequence")
+                deleted = present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
+                kept = drop_sequences(batch, deleted) if deleted else batch
+                if kept.num_rows:
+                    missing -= kept.num_rows
                     await in_thread(add, kept)
         at = max(at, reader.passed(now.state.last_seq))
         attempt += 1
-        if not tail.missing:
-            return CaughtUp(now)
-        if attempt == (_READINGS if now.state.deleted <= _ASKED_OFTEN else _FEWER_READINGS):
-            return CaughtUp(now, tail.missing, tuple(sorted(tail.subjects)[:_SHOWN]))
-
-
-@dataclass(slots=True)
-class _Tail:
-    """The messages read from the sequence `first` to the end of a stream."""
-
-    info: StreamInfo
-    first: int
-    came: int = 0
-    subjects: set[str] = field(default_factory=set)
-    present: PresentSequences = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.present = PresentSequences(self.info.state, self.info.deleted or ())
-
-    @property
-    def missing(self) -> int:
-        return self.present.count(self.first, self.present.last) - self.came
-
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the messages of a batch that exist, None if there are none. A replica that lags may have others."""
-        sequences = batch.column("sequence")
-        gone = self.present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
-        kept = drop_sequences(batch, gone) if gone else batch
-        self.came += kept.num_rows
-        if kept.num_rows and len(self.subjects) < _SHOWN:
-            self.subjects |= {str(subject) for subject in kept.column("subject").slice(0, 100 * _SHOWN).to_pylist()}
-        return kept if kept.num_rows else None
+        if not missing or attempt == (_READINGS if now.state.deleted <= _ASKED_OFTEN else _FEWER_READINGS):
+            return CaughtUp(now, missing)
 
 
 async def cut_down(

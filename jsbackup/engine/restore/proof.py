@@ -34,10 +34,10 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import read_into
+from jsbackup.engine.read.consume import Row, read_into
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import WholeSource, describe_stream, read_with_attempts
-from jsbackup.engine.restore.compare import Comparison, Discarded, Discards, Missing, Taken
+from jsbackup.engine.restore.compare import Comparison, Discarded, Discards, Taken
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.column_reader import typed_buffer
@@ -338,13 +338,13 @@ def taken_by(
     return Taken(config, consumers, listed) if is_queue(config) else None
 
 
-def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Missing], Cause | None]:
+def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Row], Cause | None]:
     """Return a function: why the stream has removed a message by its own rules, whatever else has happened. None if it
     should have it. `now_ns` is the server's clock.
     """
 
-    def excused(missing: Missing) -> Cause | None:
-        removal = removal_of(missing.timestamp_ns, missing.headers, config)
+    def excused(missing: Row) -> Cause | None:
+        removal = removal_of(missing.timestamp_ns, missing.headers or b"", config)
         if removal is not None and removal[0] <= now_ns():
             return removal[1]
         return Cause.TAKEN if taken is not None and taken.is_unwanted(missing) else None
