@@ -80,7 +80,6 @@ from jsbackup.repository.write.late_deletions import roll_up_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.stream_objects import store_consumer
 from jsbackup.times import ZERO_TIME, format_time
-from jsbackup.transforms.removal import Limits, is_queue
 
 __all__ = ["Replay", "StoreSurvey", "find_losses", "import_store", "read_messages"]
 
@@ -89,10 +88,14 @@ class Replay:
     """Plays the history of a stream with this config. `gone` are the sequences that limits removed."""
 
     def __init__(self, config: JsonObject) -> None:
-        limits = Limits.of(config)
-        self._per_subject, self._messages, self._bytes = limits.per_subject, limits.messages, limits.bytes
+        drops_old = config.get("discard", "old") == "old"
+        self._per_subject = _limit(config, "max_msgs_per_subject")
+        if config.get("discard_new_per_subject"):
+            self._per_subject = 0
+        self._messages = _limit(config, "max_msgs") if drops_old else 0
+        self._bytes = _limit(config, "max_bytes") if drops_old else 0
         self._rolls_up = bool(config.get("allow_rollup_hdrs"))
-        self.max_age_ns = limits.age_ns
+        self.max_age_ns = _limit(config, "max_age")
         self.gone: set[int] = set()
         self._deleted: set[int] = set()
         self._newest: dict[bytes, int] = {}  # if one message is kept of each subject
@@ -157,6 +160,11 @@ class Replay:
                 self.delete(sequence)
 
 
+def _limit(config: JsonObject, name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
 Advance = Callable[[int, int], None]
 
 _NO_TIME_NS = -6795364578871345152  # Go's zero time: of a tombstone in a stream that never had a message
@@ -218,7 +226,7 @@ class StoreSurvey:
         self._replay = Replay(config)
         # By age, too, or without a record because nobody needs them.
         ages = config.get("max_age") or config.get("allow_msg_ttl")
-        self.limited = bool(self._replay.is_needed or ages or is_queue(config))
+        self.limited = bool(self._replay.is_needed or ages or config.get("retention", "limits") != "limits")
         self._dead, self._buried = array("Q"), array("Q")
         self._open_holes: list[tuple[int, Hole]] = []
         self._after_seq = 0  # the last sequence of a record; tombstones speak about others
