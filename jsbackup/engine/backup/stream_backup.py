@@ -104,19 +104,21 @@ def vanished(before: StreamInfo, after: StreamInfo, *, suspected: bool) -> Losse
     """
     if before.created != after.created or (removes_messages(before.config) and not suspected):
         return Losses()
-    had, now = before.state, after.state
-    if had.messages == had.last_seq - had.first_seq + 1 and (after.deleted is not None or not now.deleted):
-        first, last = (now.first_seq, now.last_seq) if now.messages else (had.last_seq + 1, had.last_seq)
-        gone = [(had.first_seq, min(first - 1, had.last_seq)), (max(last + 1, had.first_seq), had.last_seq)]
+    then, now = before.state, after.state
+    if then.messages == then.last_seq - then.first_seq + 1 and (after.deleted is not None or not now.deleted):
+        first, last = (now.first_seq, now.last_seq) if now.messages else (then.last_seq + 1, then.last_seq)
+        missing = [(then.first_seq, min(first - 1, then.last_seq)), (max(last + 1, then.first_seq), then.last_seq)]
         deleted = SequenceSet(after.deleted or ())
-        gone[1:1] = ranges_of(deleted.within(max(first, had.first_seq), min(last, had.last_seq)))
+        missing[1:1] = ranges_of(deleted.within(max(first, then.first_seq), min(last, then.last_seq)))
         if not suspected:  # a purge takes the first ones, and who deletes messages rarely takes so many in a row
-            gone = [(low, high) for low, high in gone if low > had.first_seq and high - low + 1 >= _MANY]
-        return Losses(tuple(spans_of([span for span in gone if span[0] <= span[1]], lambda _: _CAUSE, certain=False)))
-    missing = had.messages - (now.messages - max(0, now.last_seq - had.last_seq))
-    if missing <= 0 or not suspected:
+            missing = [(low, high) for low, high in missing if low > then.first_seq and high - low + 1 >= _MANY]
+        return Losses(
+            tuple(spans_of([span for span in missing if span[0] <= span[1]], lambda _: _CAUSE, certain=False))
+        )
+    count = then.messages - (now.messages - max(0, now.last_seq - then.last_seq))
+    if count <= 0 or not suspected:
         return Losses()
-    return Losses((LostSpan(had.first_seq, had.last_seq, min(missing, had.messages), False, _CAUSE),))
+    return Losses((LostSpan(then.first_seq, then.last_seq, min(count, then.messages), False, _CAUSE),))
 
 
 _WINDOW = 1 << 20  # sequences
@@ -183,7 +185,7 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
         earlier = await capture.still_stored(capture.previous.segments)
         if (stored := await _increment(capture, earlier, why)) is not None:
             return stored
-    found = await SalvageRun(
+    salvaged = await SalvageRun(
         capture.js,
         capture.name,
         why,
@@ -195,7 +197,7 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
         capture.run.options.limits,
         capture.advance,
     ).run()
-    return replace(found, stored_bytes=capture.stored_bytes)
+    return replace(salvaged, stored_bytes=capture.stored_bytes)
 
 
 async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why: str) -> Stored | None:
@@ -285,8 +287,8 @@ class StreamCapture:
         self.run.progress.advance(self.name, byte_count, messages)
 
     async def still_stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
-        found = await in_thread(stored_segments, self.run.repository.objects, self.folder, *lists)
-        return [ref for ref in found if ref.key not in self._shunned]
+        segments = await in_thread(stored_segments, self.run.repository.objects, self.folder, *lists)
+        return [ref for ref in segments if ref.key not in self._shunned]
 
     async def _kept(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return the segments of the previous backup that can be kept.
@@ -525,9 +527,9 @@ class StreamCapture:
         now = await describe_stream(self.js, self.name)
         if now.deleted is None and now.state.deleted:
             return stored
-        gone = gone_at(now, segments, reading.state.last_seq)
+        deleted = gone_at(now, segments, reading.state.last_seq)
         with suppress(KeyUnavailable):  # messages deleted since they were read stay
-            cut = partial(writer.without, segments, gone, first=now.state.first_seq)
+            cut = partial(writer.without, segments, deleted, first=now.state.first_seq)
             stored = replace(stored, segments=await in_thread(cut))
         return stored
 
@@ -598,10 +600,10 @@ async def back_up_stream(
         lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
         warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
         if options.config_only:
-            known = [KnownConsumer(replace(one.consumer, state=None), Fidelity.CONFIG_ONLY) for one in known]
+            known = [KnownConsumer(replace(item.consumer, state=None), Fidelity.CONFIG_ONLY) for item in known]
         if stored.archive_format is ArchiveFormat.OPAQUE:
             inside = "its state is inside the snapshot, which was stored undecoded"
-            known = [replace(one, reason=inside) if one.reason else one for one in known]
+            known = [replace(item, reason=inside) if item.reason else item for item in known]
     totals = total_of(stored.segments)
     config = stored_config(info.config if stored.config is None else stored.config)
     stream = StreamBackup(

@@ -140,7 +140,7 @@ class RunDigests:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        self._found = [Run(run.first_seq, run.last_seq, 0, StreamDigest()) for run in runs]
+        self._held = [Run(run.first_seq, run.last_seq, 0, StreamDigest()) for run in runs]
         self._at = 0
         self.messages = 0
 
@@ -149,12 +149,12 @@ class RunDigests:
         sequences = batch.column("sequence")
         start = 0
         while start < batch.num_rows and self._at < len(self._runs):
-            found = self._found[self._at]
-            stop = pc.sum(pc.less_equal(sequences, found.last_seq)).as_py()
+            held = self._held[self._at]
+            stop = pc.sum(pc.less_equal(sequences, held.last_seq)).as_py()
             if stop > start:
                 rows = encode_rows(batch.slice(start, stop - start))
-                digest = found.digest + digest_rows(rows)
-                self._found[self._at] = replace(found, messages=found.messages + stop - start, digest=digest)
+                digest = held.digest + digest_rows(rows)
+                self._held[self._at] = replace(held, messages=held.messages + stop - start, digest=digest)
                 self.messages += stop - start
                 start = stop
             if start < batch.num_rows:
@@ -162,12 +162,12 @@ class RunDigests:
 
     @property
     def digest(self) -> StreamDigest:
-        return sum((run.digest for run in self._found), StreamDigest())
+        return sum((run.digest for run in self._held), StreamDigest())
 
     def differing(self) -> Iterator[Run]:
         """Yield the expected runs that differ on the server."""
-        for expected, found in zip(self._runs, self._found, strict=True):
-            if (expected.messages, expected.digest) != (found.messages, found.digest):
+        for expected, held in zip(self._runs, self._held, strict=True):
+            if (expected.messages, expected.digest) != (held.messages, held.digest):
                 yield expected
 
 

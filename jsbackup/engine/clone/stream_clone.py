@@ -244,8 +244,8 @@ class CloneSource:
         after = self.reshape.cut.state_after(before, came.last_seq, tally.cut, kept, size=size)
         if wire is not SendAs.V2 or not isinstance(self.reshape.cut.until, AtTime) or not kept.messages:
             return after
-        gone = after.last_seq - kept.last_seq
-        return replace(after, last_seq=kept.last_seq, last_ns=kept.last_ns, deleted=after.deleted - gone)
+        fewer = after.last_seq - kept.last_seq
+        return replace(after, last_seq=kept.last_seq, last_ns=kept.last_ns, deleted=after.deleted - fewer)
 
     def placed(self, planned: PlannedConsumer, wire: SendAs, last_seq: int, tally: ReshapeTally) -> PlannedConsumer:
         """Return a consumer as it can be sent, given the end of the stream at the source.
@@ -461,14 +461,14 @@ class Passage:
     def _refuse_what_missed(self) -> None:
         """Raise PlanRefused if a mask matched nothing, or no message is left, before the stream counts as complete."""
         action, tally = self._action, self.tally
-        found = list(self._about_masks())
+        findings = list(self._about_masks())
         if not action.filters_may_miss and (tally.kept.messages or not action.may_be_empty):
-            found += against_missed(self.source.reshape.filters, tally.matched)
+            findings += against_missed(self.source.reshape.filters, tally.matched)
         # A stream that was planned as an empty one may have got messages since, which its cut leaves out.
         planned = action.entry.captured.messages or tally.cut.messages
         if tally.came.messages and not tally.kept.messages and planned:
-            found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
-        for refusal in found:
+            findings.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
+        for refusal in findings:
             if refusal.code:
                 raise PlanRefused(refusal.sentence, hint=refusal.hint)
 
@@ -517,7 +517,7 @@ class Passage:
 
     def _sent(self, whole: WholeReading, missing: str, late: bool) -> LiveSent:
         notes = [*([missing] if missing else []), *self._about_mark]
-        notes += [found.reason for found in self._about_masks()]
+        notes += [finding.reason for finding in self._about_masks()]
         if self._action.wire is SendAs.V2 and self._state(whole).last_seq > self.ledger.last_seq:
             notes.append("its last message was deleted; an archive v2 cannot store the time of that message")
         if self.numbers is not None and late:
@@ -600,16 +600,16 @@ async def prove_copy(
         taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
         excused = excuses(action.config, taken, now_ns)
         target = replace(source, js=js, name=name, reshape=Reshape())
-        there, here = await describe_stream(source.js, source.name), await describe_stream(js, name)
+        theirs_now, ours_now = await describe_stream(source.js, source.name), await describe_stream(js, name)
         for run in differing:
             # The source first: messages that both expire are then missing in the target rather than in the source.
-            theirs = await _rows(source, there, run, numbers)
-            ours = await _rows(target, here, run, None)
+            theirs = await _rows(source, theirs_now, run, numbers)
+            ours = await _rows(target, ours_now, run, None)
             sent = set(ledger.sent.within(run.first_seq, run.last_seq).array().to_pylist())
             judge(run, ours, theirs, excused, now_ns=now_ns(), verdict=verdict, taken=taken, sent=sent)
         if taken is not None:
-            gone, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
-            verdict.gone[Cause.TAKEN] += gone
+            taken_count, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
+            verdict.gone[Cause.TAKEN] += taken_count
             named = [f"{sequence} missing" for sequence in wrong[:left]]
             verdict.wrong += named + ["another missing"] * (left - len(named))
     if verdict.wrong:

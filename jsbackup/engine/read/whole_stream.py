@@ -125,10 +125,10 @@ def is_damage(error: JsBackupError) -> bool:
     return is_salvageable(error) and not isinstance(error, (NatsTimeout, SnapshotBusy))
 
 
-def reported_losses(info: StreamInfo, found: Iterable[SegmentRef]) -> Losses:
-    """Return what a server reports to have lost; nothing of a segment that it was found in."""
-    covered = [(ref.first_seq, ref.last_seq) for ref in found if ref.dense]
-    lost = (one for one in info.lost_sequences if not any(first <= one <= last for first, last in covered))
+def reported_losses(info: StreamInfo, segments: Iterable[SegmentRef]) -> Losses:
+    """Return what a server reports to have lost; but for what is in one of the segments."""
+    covered = [(ref.first_seq, ref.last_seq) for ref in segments if ref.dense]
+    lost = (seq for seq in info.lost_sequences if not any(first <= seq <= last for first, last in covered))
     return Losses(tuple(spans_of(ranges_of(lost), lambda _: REPORTED)))
 
 
@@ -307,11 +307,11 @@ async def cut_down(
     """
     info = caught.info
     if info.deleted is not None or not info.state.deleted:
-        gone = gone_at(info, segments, info.state.last_seq)
+        deleted = gone_at(info, segments, info.state.last_seq)
     else:
         limit = info.config.get("max_msgs_per_subject") or 0
-        gone = await in_thread(overwritten, segments, after, max(limit, 0), reader)
-    refs = await in_thread(partial(writer.without, segments, gone, first=info.state.first_seq))
+        deleted = await in_thread(overwritten, segments, after, max(limit, 0), reader)
+    refs = await in_thread(partial(writer.without, segments, deleted, first=info.state.first_seq))
     lacking = info.state.messages - sum(ref.messages for ref in refs)
     if lacking > caught.missing:
         raise TransferError(f"{lacking} messages of {info.name} are there and were not read")
@@ -326,7 +326,7 @@ def gone_at(info: StreamInfo, refs: Sequence[SegmentRef], last: int) -> Sequence
     """
     present = PresentSequences(replace(info.state, last_seq=min(last, info.state.last_seq)), info.deleted or ())
     changed = (ref for ref in refs if present.count(ref.first_seq, ref.last_seq) < ref.messages)
-    return SequenceSet(gone for ref in changed for gone in present.deleted.within(ref.first_seq, ref.last_seq))
+    return SequenceSet(seq for ref in changed for seq in present.deleted.within(ref.first_seq, ref.last_seq))
 
 
 @dataclass(frozen=True, slots=True)
