@@ -26,7 +26,7 @@ from jsbackup.times import parse_time
 __all__ = [
     "NEVER",
     "Cause",
-    "Limits",
+    "RemovalLimits",
     "discards_oldest",
     "empties_itself",
     "is_overwritten",
@@ -57,7 +57,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RemovalLimits:
     """How many messages, bytes, and messages of each subject a stream keeps before it removes the oldest for a new one;
     and for how long. 0 is no limit: one at which new messages are refused removes nothing.
     """
@@ -68,7 +68,7 @@ class Limits:
     age_ns: int
 
     @classmethod
-    def of(cls, config: JsonObject) -> Limits:
+    def of(cls, config: JsonObject) -> RemovalLimits:
         values = (config.get(name) for name in ("max_msgs", "max_bytes", "max_msgs_per_subject", "max_age"))
         known = (value if isinstance(value, int) and value > 0 else 0 for value in values)
         messages, size, per_subject, age_ns = known
@@ -89,7 +89,7 @@ def is_overwritten(config: JsonObject) -> bool:
 
 def discards_oldest(config: JsonObject) -> bool:
     """Return whether a stream removes its oldest messages, for new ones or after a while."""
-    limits = Limits.of(config)
+    limits = RemovalLimits.of(config)
     return bool(limits.age_ns or limits.messages or limits.bytes)
 
 
@@ -114,7 +114,7 @@ def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
         return False
     if (config.get("max_msgs_per_subject") or 0) > 0 or 0 < (config.get("max_age") or 0) < _LONG_NS:
         return False
-    limits = Limits.of(config)
+    limits = RemovalLimits.of(config)
     near = ((limits.messages, state.messages), (limits.bytes, state.bytes))
     return not any(0 < limit * _FULL < held for limit, held in near)
 

@@ -43,7 +43,7 @@ import pyarrow as pa
 from jsbackup.engine.read.consume import Row, rows_of
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.transforms.removal import Cause, Limits
+from jsbackup.transforms.removal import Cause, RemovalLimits
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Comparison", "Discarded", "Discards", "Taken"]
@@ -81,7 +81,7 @@ class Discards:
     """
 
     def __init__(self, config: JsonObject, last_seq: int) -> None:
-        limits = Limits.of(config)
+        limits = RemovalLimits.of(config)
         of_stream = (("max_msgs", limits.messages), ("max_bytes", limits.bytes))
         self._limits = {name: limit for name, limit in of_stream if limit}
         self._per_subject = limits.per_subject

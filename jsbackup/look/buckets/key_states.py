@@ -23,7 +23,7 @@ from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
-from jsbackup.transforms.removal import Limits, is_queue
+from jsbackup.transforms.removal import RemovalLimits, is_queue
 
 __all__ = [
     "Continued",
@@ -208,7 +208,7 @@ class Removals:
 
     @classmethod
     def of(cls, manifest: Manifest, stream: StreamBackup) -> Removals:
-        config, limits = stream.config, Limits.of(stream.config)
+        config, limits = stream.config, RemovalLimits.of(stream.config)
         copied = bool(config.get("mirror") or config.get("sources") or "transformed" in manifest.source.extra)
         by_ttl, by_hand = bool(config.get("allow_msg_ttl")), not config.get("deny_delete")
         return cls(
