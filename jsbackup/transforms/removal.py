@@ -15,6 +15,7 @@ Server source (nats-server `getMessageTTL`, `expireMsgs`, `getScheduledMessages`
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
@@ -26,6 +27,7 @@ from jsbackup.times import parse_time
 __all__ = [
     "NEVER",
     "Cause",
+    "RemovalLimits",
     "discards_oldest",
     "empties_itself",
     "is_overwritten",
@@ -55,6 +57,27 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 # ------------------------------------------------------------------------------------------------------------- settings
 
 
+@dataclass(frozen=True, slots=True)
+class RemovalLimits:
+    """How many messages, bytes, and messages of each subject a stream keeps before it removes the oldest for a new one;
+    and for how long. 0 is no limit: one at which new messages are refused removes nothing.
+    """
+
+    messages: int
+    bytes: int
+    per_subject: int
+    age_ns: int
+
+    @classmethod
+    def of(cls, config: JsonObject) -> RemovalLimits:
+        values = (config.get(name) for name in ("max_msgs", "max_bytes", "max_msgs_per_subject", "max_age"))
+        known = (value if isinstance(value, int) and value > 0 else 0 for value in values)
+        messages, size, per_subject, age_ns = known
+        if config.get("discard", "old") != "new":
+            return cls(messages, size, per_subject, age_ns)
+        return cls(0, 0, 0 if config.get("discard_new_per_subject") else per_subject, age_ns)
+
+
 def is_queue(config: JsonObject) -> bool:
     """Return whether consumers remove messages by acknowledging them."""
     return bool(config.get("retention", "limits") != "limits")
@@ -67,8 +90,8 @@ def is_overwritten(config: JsonObject) -> bool:
 
 def discards_oldest(config: JsonObject) -> bool:
     """Return whether a stream removes its oldest messages, for new ones or after a while."""
-    limits = any((config.get(name) or 0) > 0 for name in ("max_msgs", "max_bytes"))
-    return (config.get("max_age") or 0) > 0 or (limits and config.get("discard", "old") != "new")
+    limits = RemovalLimits.of(config)
+    return bool(limits.age_ns or limits.messages or limits.bytes)
 
 
 def empties_itself(config: JsonObject) -> bool:
@@ -92,8 +115,9 @@ def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
         return False
     if (config.get("max_msgs_per_subject") or 0) > 0 or 0 < (config.get("max_age") or 0) < _LONG_NS:
         return False
-    limits = ((config.get("max_msgs") or 0, state.messages), (config.get("max_bytes") or 0, state.bytes))
-    return config.get("discard") == "new" or not any(0 < limit * _FULL < held for limit, held in limits)
+    limits = RemovalLimits.of(config)
+    near = ((limits.messages, state.messages), (limits.bytes, state.bytes))
+    return not any(0 < limit * _FULL < held for limit, held in near)
 
 
 # ------------------------------------------------------------------------------------------------------------- messages

@@ -463,12 +463,11 @@ def a_plan_says_what_they_do_when_their_origin_alone_is_replaced(scene: Scene, _
     again = f"copies all of it again: {COUNT} message"
     assert (again in said) == scene.new
     assert ("stream ALL copies from it, keeps what it has" in said) != scene.new
-    done = jsbackup("restore", *command, wire=wire).ok()
+    jsbackup("restore", *command, wire=wire).ok()
     asyncio.run(settled(url))
     now = asyncio.run(read(url))
     more = {name: len(now[name].payloads) - len(scene.before[name].payloads) for name in few}
     assert more == ({"ORIG": 0, "ALL": 40, "FILTERED": 20, "MIRROR": 0} if scene.new else dict.fromkeys(few, 0))
-    assert f"stream ALL, which copies from it, has got {more['ALL']} messages since" in notes(done, "ORIG")
     if not scene.new:
         asyncio.run(_new_ones(url, before=few))
 

@@ -17,8 +17,8 @@ What the server cannot read as a whole is read as far as possible (`read/salvage
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -28,7 +28,6 @@ import pyarrow as pa
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import Incremental, PresentSequences, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
@@ -38,14 +37,17 @@ from jsbackup.engine.read.whole_stream import (
     CaughtUp,
     SnapshotAttempts,
     Stored,
-    StreamReading,
+    WholeReading,
+    WholeSource,
+    check_count,
     cut_down,
     describe_stream,
     gone_at,
     is_damage,
     is_salvageable,
+    read_whole,
     reported_losses,
-    state_at_end,
+    spans_of,
 )
 from jsbackup.errors import (
     IntegrityError,
@@ -56,8 +58,9 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.formats.sequences import SequenceSet, ranges_of
-from jsbackup.model import Fidelity, StreamState
+from jsbackup.model import Fidelity
 from jsbackup.planning.interrupted import about_leftover
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
@@ -85,13 +88,12 @@ from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segme
 from jsbackup.repository.write.stream_objects import OpaqueWriter, store_consumer
 from jsbackup.times import format_time
 from jsbackup.transforms.filters.rising import RisingSequences
-from jsbackup.transforms.removal import is_overwritten, removes_messages
+from jsbackup.transforms.removal import removes_messages
 
 __all__ = ["back_up_stream"]
 
 
 _CAUSE = "they were there when the backup began, and not at its end"
-_MOST_LOST_SPANS = 10_000
 _MANY = 10
 
 
@@ -103,20 +105,21 @@ def vanished(before: StreamInfo, after: StreamInfo, *, suspected: bool) -> Losse
     """
     if before.created != after.created or (removes_messages(before.config) and not suspected):
         return Losses()
-    had, now = before.state, after.state
-    if had.messages == had.last_seq - had.first_seq + 1 and (after.deleted is not None or not now.deleted):
-        first, last = (now.first_seq, now.last_seq) if now.messages else (had.last_seq + 1, had.last_seq)
-        gone = [(had.first_seq, min(first - 1, had.last_seq)), (max(last + 1, had.first_seq), had.last_seq)]
+    then, now = before.state, after.state
+    if then.messages == then.last_seq - then.first_seq + 1 and (after.deleted is not None or not now.deleted):
+        first, last = (now.first_seq, now.last_seq) if now.messages else (then.last_seq + 1, then.last_seq)
+        missing = [(then.first_seq, min(first - 1, then.last_seq)), (max(last + 1, then.first_seq), then.last_seq)]
         deleted = SequenceSet(after.deleted or ())
-        gone[1:1] = ranges_of(deleted.within(max(first, had.first_seq), min(last, had.last_seq)))
+        missing[1:1] = ranges_of(deleted.within(max(first, then.first_seq), min(last, then.last_seq)))
         if not suspected:  # a purge takes the first ones, and who deletes messages rarely takes so many in a row
-            gone = [(low, high) for low, high in gone if low > had.first_seq and high - low + 1 >= _MANY]
-        spans = [LostSpan(low, high, high - low + 1, False, _CAUSE) for low, high in gone if low <= high]
-        return Losses(tuple(spans[:_MOST_LOST_SPANS]))
-    missing = had.messages - (now.messages - max(0, now.last_seq - had.last_seq))
-    if missing <= 0 or not suspected:
+            missing = [(low, high) for low, high in missing if low > then.first_seq and high - low + 1 >= _MANY]
+        return Losses(
+            tuple(spans_of([span for span in missing if span[0] <= span[1]], lambda _: _CAUSE, certain=False))
+        )
+    count = then.messages - (now.messages - max(0, now.last_seq - then.last_seq))
+    if count <= 0 or not suspected:
         return Losses()
-    return Losses((LostSpan(had.first_seq, had.last_seq, min(missing, had.messages), False, _CAUSE),))
+    return Losses((LostSpan(then.first_seq, then.last_seq, min(count, then.messages), False, _CAUSE),))
 
 
 _WINDOW = 1 << 20  # sequences
@@ -183,7 +186,7 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
         earlier = await capture.still_stored(capture.previous.segments)
         if (stored := await _increment(capture, earlier, why)) is not None:
             return stored
-    found = await SalvageRun(
+    salvaged = await SalvageRun(
         capture.js,
         capture.name,
         why,
@@ -195,38 +198,23 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
         capture.run.options.limits,
         capture.advance,
     ).run()
-    return replace(found, stored_bytes=capture.stored_bytes)
+    return replace(salvaged, stored_bytes=capture.stored_bytes)
 
 
 async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why: str) -> Stored | None:
     """Read only what is new, if all that the server cannot read is in the last backup; None if it is not."""
-    assert capture.previous is not None
     try:
-        joined = await take_increment(
-            capture.js,
-            Incremental.ALWAYS,
-            capture.previous,
-            earlier,
-            new_writer=lambda: capture.new_writer(earlier),
-            start=lambda _bytes, _messages: None,
-            advance=capture.advance,
-            consumers=capture.run.options.consumers,
-        )
+        stored = await capture.take_increment(Incremental.ALWAYS, earlier, earlier, ignored)
     except JsBackupError as error:
         if not is_salvageable(error):
             raise
         return None
-    if isinstance(joined, Whole):
+    if isinstance(stored, Whole):
         return None
-    return Stored(
-        ArchiveFormat.MESSAGES,
-        joined.info.state,
-        Reading(ReadAs.INCREMENT, f"{why}; {joined.why}"),
-        joined.info.config,
-        joined.consumers,
-        segments=await in_thread(capture.run.repository.listed, joined.segments),
-        reused=joined.reused,
-        stored_bytes=capture.stored_bytes,
+    assert stored.read is not None
+    return replace(
+        stored,
+        read=Reading(ReadAs.INCREMENT, f"{why}; {stored.read.why}"),
         warnings=(why, "what was stored before the last backup is taken from that"),
     )
 
@@ -234,6 +222,7 @@ async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why:
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
 _SHOWN = 5  # sequences in a warning
+_BY_MESSAGES = "read message by message: this server cannot make snapshots of streams kept in memory"
 
 
 async def capture_stream(
@@ -256,7 +245,7 @@ async def capture_stream(
         stored = await capture.increment()
         if isinstance(stored, Whole):
             why, lost = stored.why, stored.why if stored.lost else ""
-            stored = await _store_with_attempts(capture, why)
+            stored = await capture.store_whole(why)
             if lost := lost or capture.loss:
                 stored = replace(stored, goes_back=True)
                 if not await in_thread(capture.was_restored):
@@ -284,7 +273,6 @@ class StreamCapture:
         self._origin = origin
         self.folder = folder
         self.name = name
-        self._reading = StreamReading(js, name, self.advance)
         self.previous = previous
         self.receipts = receipts
         self.created = ""  # of the stream that was read
@@ -300,8 +288,8 @@ class StreamCapture:
         self.run.progress.advance(self.name, byte_count, messages)
 
     async def still_stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
-        found = await in_thread(stored_segments, self.run.repository.objects, self.folder, *lists)
-        return [ref for ref in found if ref.key not in self._shunned]
+        segments = await in_thread(stored_segments, self.run.repository.objects, self.folder, *lists)
+        return [ref for ref in segments if ref.key not in self._shunned]
 
     async def _kept(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return the segments of the previous backup that can be kept.
@@ -363,19 +351,37 @@ class StreamCapture:
         kept = await self._kept(self.previous.segments)
         since = self.receipts.candidates(self.folder, None)
         reusable = await self.still_stored(kept, *since) if since else kept
+        stored = await self.take_increment(
+            self.run.options.incremental,
+            kept,
+            reusable,
+            lambda byte_count, messages: self.run.progress.start(self.name, byte_count, messages),
+        )
+        if isinstance(stored, Stored):
+            self.created = stored.created
+        return stored
+
+    async def take_increment(
+        self,
+        mode: Incremental,
+        kept: Sequence[SegmentRef],
+        reusable: Sequence[SegmentRef],
+        start: Callable[[int, int], None],
+    ) -> Stored | Whole:
+        """Store what is new since the previous backup, of which `kept` is in the store. Raises as `take_increment`."""
+        assert self.previous is not None
         joined = await take_increment(
             self.js,
-            self.run.options.incremental,
+            mode,
             self.previous,
             kept,
             new_writer=lambda: self.new_writer(reusable),
-            start=lambda byte_count, messages: self.run.progress.start(self.name, byte_count, messages),
+            start=start,
             advance=self.advance,
             consumers=self.run.options.consumers,
         )
         if isinstance(joined, Whole):
             return joined
-        self.created = joined.info.created
         try:
             segments = await in_thread(self.run.repository.listed, joined.segments)
         except (IntegrityError, UnsupportedError) as error:  # a page of the last backup; the server has the messages
@@ -389,59 +395,84 @@ class StreamCapture:
             segments=segments,
             reused=joined.reused,
             stored_bytes=self.stored_bytes,
+            created=joined.info.created,
         )
 
-    async def snapshot(self, why: str, limits: CaptureLimits) -> Stored:
+    async def store_whole(self, why: str) -> Stored:
+        """Capture the whole stream; `why` is the reason for that. What is damaged is salvaged, if so asked."""
+        attempts = SnapshotAttempts(self.js, self.name, self.run.options.limits)
+        suspected = False  # whether a snapshot failed by damage
+
+        async def attempt(limits: CaptureLimits, unsupported: UnsupportedError | None) -> Stored:
+            nonlocal suspected
+            try:
+                return await self._attempt(why, limits, unsupported)
+            except JsBackupError as error:
+                suspected = suspected or (unsupported is None and is_damage(error))
+                raise
+
+        try:
+            return await self._with_vanished(await attempts.run(attempt), suspected=suspected)
+        except JsBackupError as error:
+            if self.run.options.salvage and is_salvageable(error):
+                return await salvage(self, f"its snapshot fails: {error.message}")
+            raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
+
+    async def _attempt(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError | None) -> Stored:
+        """Capture the stream from a snapshot. If none can be made (`unsupported`), message by message; or undecoded, if
+        it cannot be decoded.
+        """
         info = await self.js.stream(self.name)
         self._first, self.created = self._first or info, info.created
+        if unsupported is not None and info.config.get("storage") != "memory":
+            return await self._opaque(info, limits, why, unsupported.message)
+        options = self.run.options
         self.run.progress.start(self.name, info.state.bytes, info.state.messages)
-        info = before = await self._reading.with_deleted(info)
         reusable = await self.reusable()
         writer = self.new_writer(reusable)
         seen, remove = Seen(writer), SequenceSet()
-        capture = await self._reading.snapshot(
-            info, seen, limits=limits, consumers=self.run.options.consumers, check=self.run.options.check
-        )
-        end = capture.end
-        assert end is not None
-        archive_format = ArchiveFormat(end.format)
+        source = WholeSource(self.js, self.name, self.advance, consumers=options.consumers, check=options.check)
+        reading = await read_whole(source, info, seen, limits, by_messages=unsupported is not None)
+        capture, then = reading.capture, reading.state
         touched = {ref.key for ref in reusable}
         try:
-            if archive_format is ArchiveFormat.V2:
-                whole = await self._complete(writer, info, capture.state, capture.messages)
-            else:
+            if reading.archive_format is ArchiveFormat.V1:
+                assert capture is not None and capture.end is not None
                 segments = await in_thread(writer.finish)
                 reader = SegmentReader(self.run.repository.objects)
-                remove = await in_thread(messages_to_remove, end, capture.config, segments, reader)
+                remove = await in_thread(messages_to_remove, capture.end, capture.config, segments, reader)
                 touched -= {ref.key for ref in untouched(reusable, remove)}
-                segments = await in_thread(writer.without, segments, remove)
-                whole = Stored(archive_format, state_at_end(capture), segments=segments)
+                stored = Stored(ArchiveFormat.V1, then, segments=await in_thread(writer.without, segments, remove))
+                then = capture.state
+                await check_count(self.js, self.name, then, total_of(stored.segments).messages)
+            else:
+                stored = await self._complete(writer, reading)
         except (KeyUnavailable, IntegrityError) as error:
             # Segments of an earlier run that are encrypted or damaged had to be read: do not build on them.
             if not touched:
                 raise
             self._shunned |= touched
             _log.info("stream %s: %s; trying again without it", self.name, error.message)
-            return await self.snapshot(why, limits)
-        if archive_format is ArchiveFormat.V1:
-            await self._reading.check_count(capture.state, total_of(whole.segments).messages)
+            return await self._attempt(why, limits, unsupported)
+        notes = () if capture is not None else (_BY_MESSAGES,)
         stored = replace(
-            whole,
-            archive_format=archive_format,
-            read=Reading(ReadAs.SNAPSHOT, why),
-            config=whole.config or capture.config,
-            archived=tuple(capture.consumers),
-            segments=tuple(whole.segments),
+            stored,
+            archive_format=reading.archive_format,
+            read=Reading(ReadAs.MESSAGES if capture is None else ReadAs.SNAPSHOT, why),
+            config=stored.config or (info if capture is None else capture).config,
+            archived=() if capture is None else tuple(capture.consumers),
+            segments=tuple(stored.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,
-            incomplete=bool(whole.warnings),
+            warnings=(*notes, *stored.warnings),
+            incomplete=bool(stored.warnings),
         )
-        now = await describe_stream(self.js, self.name)
-        if archive_format is ArchiveFormat.V2:  # the server may have found damage while it read its messages
+        before, now = reading.before, await describe_stream(self.js, self.name)
+        if reading.archive_format is ArchiveFormat.V2:  # the server may have found damage while it read its messages
             before = self._last = now
-        stored = await self._without_undelivered(stored, now, seen, capture.state.last_seq, removed=remove)
+        stored = await self._without_undelivered(stored, now, seen, then.last_seq, removed=remove)
         lost = reported_losses(before, stored.segments)
-        if lost and self.run.options.salvage:
+        if lost and options.salvage:
             return await salvage(self, f"the server has lost {about_losses(lost)}")
         return stored.with_lost(lost)
 
@@ -463,87 +494,47 @@ class StreamCapture:
             raise TransferError(f"stream {self.name}: {problem}")
         return replace(stored, warnings=(*stored.warnings, problem), incomplete=True)
 
-    async def with_vanished(self, stored: Stored, *, suspected: bool) -> Stored:
+    async def _with_vanished(self, stored: Stored, *, suspected: bool) -> Stored:
         """Return the result with what is gone since the first snapshot began. `suspected`: one failed by damage."""
         if self._first is None or stored.lost or not (suspected or self._last):
             return stored
-        had = self._first.state
-        new = max(0, stored.state.last_seq - had.last_seq)
-        if total_of(stored.segments).messages - new >= had.messages:  # salvage took from the last backup what is gone
+        then = self._first.state
+        new = max(0, stored.state.last_seq - then.last_seq)
+        if total_of(stored.segments).messages - new >= then.messages:  # salvage took what is gone from the last backup
             return stored
         after = self._last or await describe_stream(self.js, self.name)
         return stored.with_lost(vanished(self._first, after, suspected=suspected))
 
-    async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> Stored:
-        """Return the segments, and a state that the stream really had; warnings say what is missing. `messages` were
-        read, up to its end at `then`.
+    async def _complete(self, writer: SegmentWriter, reading: WholeReading) -> Stored:
+        """Return the segments, and a state that the stream really had; warnings say what is missing.
 
-        If some of the messages of `then` were deleted before they were read, it is the state of now.
+        If some of its messages were deleted before they were read, that is the state of now.
         """
-        if messages == then.messages:
-            return Stored(ArchiveFormat.MESSAGES, then, segments=await in_thread(writer.finish))
-        reader = SegmentReader(self.run.repository.objects)
-        if not is_overwritten(info.config):
-            now = await describe_stream(self.js, self.name)
-            segments = await in_thread(writer.finish)
-            if now.deleted is None and now.state.deleted:
-                return Stored(ArchiveFormat.MESSAGES, then, segments=segments)
-            gone = gone_at(now, segments, then.last_seq)
-            try:
-                cut = partial(writer.without, segments, gone, first=now.state.first_seq)
-                return Stored(ArchiveFormat.MESSAGES, then, segments=await in_thread(cut))
-            except KeyUnavailable:  # messages deleted since they were read stay
-                return Stored(ArchiveFormat.MESSAGES, then, segments=segments)
-        try:
-            caught = await self._reading.read_on(info, then.last_seq, writer.add)
-        except NatsPermissionDenied as error:
-            return await self._denied(writer, then, error)
-        segments = await in_thread(writer.finish)
-        segments = await cut_down(writer, segments, caught, reader, after=then.last_seq)
-        state, config, warnings = caught.info.state, caught.info.config, _about_missing(caught)
-        return Stored(ArchiveFormat.MESSAGES, state, config=config, segments=segments, warnings=warnings)
-
-    async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> Stored:
-        """Handle missing permission to read on: another snapshot may be made at a moment without writes."""
-        if self._denials < _DENIALS:
+        if reading.denied and self._denials < _DENIALS:  # another attempt may be made at a moment without writes
             self._denials += 1
-            raise TransferError(f"messages of {self.name} were overwritten while it was read") from error
-        note = (
-            "messages that were overwritten while it was read are missing, because the user may not read on: "
-            f"{error.message}"
-        )
+            raise TransferError(f"messages of {self.name} were overwritten while it was read")
         segments = await in_thread(writer.finish)
-        return Stored(ArchiveFormat.MESSAGES, then, segments=segments, warnings=(note,))
-
-    async def without_snapshot(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError) -> Stored:
-        """Capture a stream of which no snapshot can be made, or decoded."""
-        info = await self.js.stream(self.name)
-        self._first, self.created = self._first or info, info.created
-        if info.config.get("storage") == "memory":
-            return await self.messages(info, why)
-        return await self.opaque(info, limits, why, unsupported.message)
-
-    async def messages(self, info: StreamInfo, why: str) -> Stored:
-        self.run.progress.start(self.name, info.state.bytes, info.state.messages)
-        writer = self.new_writer(await self.reusable())
-        seen = Seen(writer)
-        messages = await read_into(self.js, info, seen.add, self.advance)
-        whole = await self._complete(writer, info, info.state, messages)
-        note = "read message by message: this server cannot make snapshots of streams kept in memory"
-        stored = replace(
-            whole,
-            read=Reading(ReadAs.MESSAGES, why),
-            config=whole.config or info.config,
-            segments=tuple(whole.segments),
-            reused=writer.reused,
-            stored_bytes=self.stored_bytes,
-            warnings=(note, *whole.warnings),
-            incomplete=bool(whole.warnings),
-        )
+        stored = Stored(ArchiveFormat.MESSAGES, reading.state, segments=segments)
+        if reading.denied:
+            note = "messages that were overwritten while it was read are missing, because the user may not read on"
+            return replace(stored, warnings=(f"{note}: {reading.denied}",))
+        if (caught := reading.caught) is not None:
+            reader = SegmentReader(self.run.repository.objects)
+            segments = await cut_down(writer, segments, caught, reader, after=reading.state.last_seq)
+            state, config, warnings = caught.info.state, caught.info.config, _about_missing(caught)
+            return Stored(ArchiveFormat.MESSAGES, state, config=config, segments=segments, warnings=warnings)
+        if reading.messages == reading.state.messages:
+            return stored
         now = await describe_stream(self.js, self.name)
-        return await self._without_undelivered(stored, now, seen, info.state.last_seq)
+        if now.deleted is None and now.state.deleted:
+            return stored
+        deleted = gone_at(now, segments, reading.state.last_seq)
+        with suppress(KeyUnavailable):  # messages deleted since they were read stay
+            cut = partial(writer.without, segments, deleted, first=now.state.first_seq)
+            stored = replace(stored, segments=await in_thread(cut))
+        return stored
 
-    async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
+    async def _opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
         self.run.progress.start(self.name, info.state.bytes, 0)
         writer = OpaqueWriter(self.run.repository.objects, self.folder)
         capture = await capture_opaque(
@@ -562,34 +553,9 @@ class StreamCapture:
         )
 
 
-async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
-    """Capture the whole stream; `why` is the reason for that. What is damaged is salvaged, if so asked."""
-    attempts = SnapshotAttempts(capture.js, capture.name, capture.run.options.limits)
-    damage: list[JsBackupError] = []
-
-    async def snapshot(limits: CaptureLimits) -> Stored:
-        try:
-            return await capture.snapshot(why, limits)
-        except JsBackupError as error:
-            if is_damage(error):
-                damage.append(error)
-            raise
-
-    try:
-        stored = await attempts.run(snapshot, partial(capture.without_snapshot, why))
-        return await capture.with_vanished(stored, suspected=bool(damage))
-    except JsBackupError as error:
-        if capture.run.options.salvage and is_salvageable(error):
-            return await salvage(capture, f"its snapshot fails: {error.message}")
-        raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
-
-
 def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
-    if not caught.missing:
-        return ()
     count = count_were(caught.missing, "message")
-    subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
-    return (f"{count} overwritten faster than they could be read and are missing{subjects}",)
+    return (f"{count} overwritten faster than they could be read and are missing",) if caught.missing else ()
 
 
 async def back_up_stream(
@@ -635,10 +601,10 @@ async def back_up_stream(
         lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
         warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
         if options.config_only:
-            known = [KnownConsumer(replace(one.consumer, state=None), Fidelity.CONFIG_ONLY) for one in known]
+            known = [KnownConsumer(replace(item.consumer, state=None), Fidelity.CONFIG_ONLY) for item in known]
         if stored.archive_format is ArchiveFormat.OPAQUE:
             inside = "its state is inside the snapshot, which was stored undecoded"
-            known = [replace(one, reason=inside) if one.reason else one for one in known]
+            known = [replace(item, reason=inside) if item.reason else item for item in known]
     totals = total_of(stored.segments)
     config = stored_config(info.config if stored.config is None else stored.config)
     stream = StreamBackup(

@@ -67,6 +67,7 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.segment_writer import SegmentWriter, StoredSegments, stored_segments
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
+from jsbackup.transforms.removal import is_queue
 
 __all__ = [
     "RangedStream",
@@ -254,7 +255,7 @@ async def plan_ranges(run: BackupRun, chosen: Chosen, cores: int) -> Mapping[str
 def _may_be_ranged(info: StreamInfo, options: BackupOptions) -> bool:
     """Return whether a consumer of ours can read the stream, and nothing else was asked for."""
     limited = (info.config.get("max_consumers") or 0) > 0
-    readable = info.config.get("retention", "limits") == "limits" and not limited and not info.lost
+    readable = not (is_queue(info.config) or limited or info.lost)
     return readable and not (options.config_only or options.check or options.salvage)
 
 

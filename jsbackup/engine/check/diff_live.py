@@ -9,17 +9,16 @@ Nothing is changed on the server, and writers and consumers of the stream are no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
-from jsbackup.engine.read.consumers import merge_consumers
-from jsbackup.engine.read.snapshot_transfer import Capture
-from jsbackup.engine.read.whole_stream import deleted_since, describe_stream, read_whole
+from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.read.whole_stream import WholeSource, describe_stream, read_with_attempts
 from jsbackup.errors import JsBackupError, NatsError, UnsupportedError
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer
 from jsbackup.planning.interrupted import useless_copies
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
@@ -97,9 +96,10 @@ class _Stream:
         if stored.opaque:
             raise UnsupportedError(f"stream {stored.name} is stored undecoded, so its messages cannot be compared")
         info = await describe_stream(self._js, stored.name)
-        messages, capture, notes = EQUAL, None, ["messages are not compared: the backup has the configuration only"]
+        messages, notes = EQUAL, ["messages are not compared: the backup has the configuration only"]
+        archived: Sequence[ArchivedConsumer] = ()
         if stored.archive_format is not ArchiveFormat.CONFIG:
-            sink, capture = await self._read(info)
+            sink, archived = await self._read(info)
             messages = await in_thread(sink.finish)
             notes = sink.notes
         consumers = self._run.consumers
@@ -108,37 +108,29 @@ class _Stream:
             incarnation=layout.incarnation(cluster, account, info.name, info.created),
             created=info.created,
             config=stored_config(info.config),
-            consumers=await self._live_consumers(capture, info) if consumers else (),
+            consumers=await self._live_consumers(archived, info) if consumers else (),
         )
         a, b = (stored, live) if self._side is Side.A else (live, stored)
         return await in_thread(compare_entries, self._run.objects, a, b, messages, consumers=consumers, notes=notes)
 
-    async def _live_consumers(self, capture: Capture | None, info: StreamInfo) -> tuple[ConsumerBackup, ...]:
+    async def _live_consumers(
+        self, archived: Sequence[ArchivedConsumer], info: StreamInfo
+    ) -> tuple[ConsumerBackup, ...]:
         inventory = await self._js.consumers(info.name)
-        archived = capture.consumers if capture is not None else ()
         known = merge_consumers(archived, inventory, info.state.last_seq)
         lost = sorted({*inventory.missing, *inventory.offline} - {one.consumer.name for one in known})
         if lost:
             raise NatsError(f"consumer {lost[0]} of stream {info.name} did not answer")
-        return tuple(
-            ConsumerBackup(k.consumer.name, k.consumer.config, k.consumer.created, k.fidelity, k.consumer.state)
-            for k in known
-        )
+        return tuple(map(as_backed_up, known))
 
-    async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
-        read = partial(
-            read_whole,
-            self._js,
-            info,
-            lambda: self._sink(info),
-            consumers=self._run.consumers,
-            advance=self._advance,
-        )
-        sink, capture = await read(deleted=SequenceSet(info.deleted or ()))
+    async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Sequence[ArchivedConsumer]]:
+        source = WholeSource(self._js, info.name, self._advance, exact=False, consumers=self._run.consumers)
+        sink, whole = await read_with_attempts(source, info, lambda: self._sink(info))
         # If there are more deleted messages than can be requested, the archive tells which ones they are.
-        if info.deleted is None and (deleted := deleted_since(capture)):
-            sink, capture = await read(deleted=deleted)
-        return sink, capture
+        if info.deleted is None and (deleted := whole.late.certain | whole.late.doubtful):
+            again = replace(info, deleted=tuple(deleted))
+            sink, whole = await read_with_attempts(source, again, lambda: self._sink(info))
+        return sink, () if whole.capture is None else whole.capture.consumers
 
     def _sink(self, info: StreamInfo) -> AlongSegments:
         self._run.progress.start(info.name, info.state.bytes, info.state.messages)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from jsbackup.config.connection import Connection
 from jsbackup.engine.backup.backup import choose_streams
-from jsbackup.engine.clone.live import Ends, LiveSupply
+from jsbackup.engine.clone.stream_clone import Ends, LiveSupply
 from jsbackup.engine.link.concurrency import gather_some, with_own_threads
 from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstream
 from jsbackup.engine.link.source import describe_source, jetstream_place

@@ -2,16 +2,13 @@
 
     entry (as the last backup has it) + tail (`tail.py`) + what the server reports now  ──read_on──▶  the next entry
 
-As for every increment the server reports which sequences it has, and the backup will name exactly these (`join.py`). If
-many are deleted, their list is not requested each time: while the tail exists, the counts show whether anything was
-deleted. A stream that was restored in place has lost the tail's consumer, and is compared completely. If anything does
-not fit, or a consumer of ours would interfere (work queues, interest), the stream is backed up as by `backup
---incremental always`, which proves everything again.
+As for every increment the server reports which sequences it has, and the backup will name exactly these (`join.py`). A
+stream that was restored in place has lost the tail's consumer, and is compared completely. If anything does not fit, or
+a consumer of ours would interfere (work queues, interest), the stream is backed up as by `backup --incremental always`,
+which proves everything again.
 
 A stream that is behind its last backup may have a new leader that is not up to date yet: this is only accepted if it
 lasts.
-
-The deleted sequences of a stream that is followed, without asking for the list each time.
 
 Consumers left by a killed `follow`: the next one of the same repository removes them.
 
@@ -78,6 +75,7 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.segment_cuts import Cuts, extent_of
 from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments
 from jsbackup.times import format_time
+from jsbackup.transforms.removal import is_queue
 
 __all__ = ["Followed"]
 
@@ -207,40 +205,6 @@ async def remove_left_readers(js: JetStream, stream: str, owner: str, consumers:
         _log.debug("stream %s: %s", stream, error.message)
 
 
-class KnownDeleted:
-    """The deleted sequences at a state of the stream. While its tail exists, the counts of a later state show whether
-    anything was deleted since.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[StreamState, tuple[int, ...]] | None = None
-        self._next: tuple[StreamState, tuple[int, ...]] | None = None
-
-    def forget(self) -> None:
-        self._known = self._next = None
-
-    def note(self, state: StreamState, deleted: tuple[int, ...]) -> None:
-        """Note what a backup has that is not committed yet."""
-        self._next = state, deleted
-
-    def committed(self) -> None:
-        """What was noted last is in a backup."""
-        self._known, self._next = self._next or self._known, None
-
-    def at(self, state: StreamState) -> tuple[int, ...] | None:
-        """Return those of a later state if nothing was deleted since, but from the front; else None."""
-        if self._known is None:
-            return None
-        then, deleted = self._known
-        present = PresentSequences(then, deleted)
-        gone = present.count(then.first_seq, state.first_seq - 1)
-        if not then.first_seq <= state.first_seq <= then.last_seq:
-            return None
-        if then.messages - gone + state.last_seq - then.last_seq != state.messages:
-            return None
-        return tuple(sequence for sequence in deleted if sequence >= state.first_seq)
-
-
 _ATTEMPTS = 5
 # How long a stream has to be behind its last backup before that is accepted.
 _BELIEVED_SECONDS = 10.0
@@ -278,9 +242,8 @@ class Followed:
         self._free_of: frozenset[bytes] = frozenset()  # damaged objects that the entry does not name
         self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
         self._asked_ns = 0  # when the server was last asked for all deleted sequences
-        self._deleted = KnownDeleted()
         self._behind_since_ns: int | None = None
-        self._no_tail = info.config.get("retention", "limits") != "limits"
+        self._no_tail = is_queue(info.config)
         self._read_anew = False
         self._described: StreamInfo | None = None  # the entry says just what this does
         self._at_rest: StreamInfo | None = None  # the entry will, once it is committed
@@ -336,7 +299,6 @@ class Followed:
             return await self._anew(look, receipts)
         if self._has_lost_tail(look):
             await self.close()
-            self._deleted.forget()
         if self._is_as_stored(look.info) and not self._is_due(look):
             await self._rest()
             return as_before(self.entry, look, format_time(self._run.clock_ns()))
@@ -375,7 +337,6 @@ class Followed:
         if stream.read is not AT_REST:
             self._ends_followed = stream.read == FOLLOWED
         self._compared = ()
-        self._deleted.committed()
         if self._tail is not None:
             self._tail.settle(stream.state.last_seq, self._joinable_from(stream.segments))
         elif self._read_anew and not self._no_tail and stream.segments:
@@ -451,7 +412,8 @@ class Followed:
         info = look.info
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                info = await self._with_deleted(info)
+                if info.deleted is None and info.state.deleted:
+                    info = await describe_stream(self._js, self.name)
                 writer = SegmentWriter(self._repository.objects, self._folder, entry.segments, note=receipts.note)
                 with closing(writer):
                     segments = entry.segments
@@ -470,8 +432,6 @@ class Followed:
                         read_on=partial(_reading_on, self._tail),
                     )
                     now = joined.info
-                    if now.deleted is not None or not now.state.deleted:
-                        self._deleted.note(now.state, now.deleted or ())
                     segments = await in_thread(self._repository.listed, joined.segments)
                     stream = followed_on(entry, look, now, segments=segments, ended=format_time(self._run.clock_ns()))
                     return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.remarks))
@@ -513,25 +473,11 @@ class Followed:
         owner = self._repository.descriptor.id
         self._tail = Tail(self._js, self.name, last.last_seq, at_ns, backlog=self._backlog, owner=owner)
 
-    async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
-        """Return it with its deleted sequences: known from the counts, if nothing was deleted since they were last
-        requested.
-        """
-        state = info.state
-        if not state.deleted:
-            return replace(info, deleted=())
-        if info.deleted is not None:
-            return info
-        if self._tail is not None and (deleted := self._deleted.at(state)) is not None:
-            return replace(info, deleted=deleted)
-        return await describe_stream(self._js, self.name)
-
     # --- without its tail ---
 
     async def _anew(self, look: Look, receipts: Receipts) -> StoredStream:
         """Back up the stream as a backup does."""
         await self.close()
-        self._deleted.forget()
         result = await back_up_stream(
             self._run, self._js, look.info, source=self._source, previous=self.entry, receipts=receipts
         )

@@ -13,7 +13,7 @@ next backup may join them with new ones.
 
 A tail whose connection is lost keeps its messages, and continues from there when it is resumed.
 
-The last messages are held by columns, earlier ones in compressed pieces.
+The last messages are held as they came, earlier ones in compressed pieces.
 
 `Backlog` is the memory that all tails share: it says when there is enough for a backup.
 """
@@ -25,17 +25,16 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
-from jsbackup.engine.read.consume import is_control, position_of, read_messages, reader_config
-from jsbackup.errors import DigestMismatch, FormatError, JsBackupError, NatsError, NatsTimeout, TransferError
-from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, PackedBatch, columns_from_batch
+from jsbackup.engine.read.consume import Row, is_control, position_of, read_messages, reader_config, rows_as_batch
+from jsbackup.errors import DigestMismatch, JsBackupError, NatsError, NatsTimeout, TransferError
+from jsbackup.formats.batch import PackedBatch, columns_from_batch
 from jsbackup.progress import ignored
-from jsbackup.protocol.events import Message
 from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["Backlog", "Tail"]
@@ -110,81 +109,51 @@ class Piece:
     packed: PackedBatch
 
 
+@dataclass(slots=True)
 class Rows:
-    """Messages that are not compressed yet, by columns."""
+    """Messages that are not compressed yet."""
 
-    def __init__(self) -> None:
-        self.sequences: list[int] = []
-        self.times: list[int] = []
-        self.subjects: list[str] = []
-        self.headers: list[bytes | None] = []
-        self.data: list[bytes] = []
-        self.raw_bytes = 0
+    rows: list[Row] = field(default_factory=list)
+    raw_bytes: int = 0
 
-    def add(self, sequence: int, timestamp_ns: int, message: Message) -> int:
+    def add(self, row: Row) -> int:
         """Add a message, and return its raw bytes."""
-        self.sequences.append(sequence)
-        self.times.append(timestamp_ns)
-        self.subjects.append(message.subject)
-        self.headers.append(message.headers or None)
-        self.data.append(message.data)
-        size = len(message.subject) + len(message.headers) + len(message.data) + _ENTRY_BYTES
+        self.rows.append(row)
+        size = _raw_bytes(row)
         self.raw_bytes += size
         return size
 
     def forget_to(self, sequence: int) -> None:
         """Remove the messages up to `sequence`."""
-        count = bisect_right(self.sequences, sequence)
-        self.raw_bytes -= self._size(0, count)
-        for column in (self.sequences, self.times, self.subjects, self.headers, self.data):
-            del column[:count]
+        self.raw_bytes = self.bytes_after(sequence)
+        del self.rows[: self._count_to(sequence)]
 
     def bytes_after(self, sequence: int) -> int:
         """Return the raw bytes of the messages after `sequence`."""
-        return self._size(bisect_right(self.sequences, sequence), len(self.sequences))
+        return sum(map(_raw_bytes, self.rows[self._count_to(sequence) :]))
 
-    def _size(self, start: int, end: int) -> int:
-        return (end - start) * _ENTRY_BYTES + sum(
-            len(subject) + len(headers or b"") + len(data)
-            for subject, headers, data in zip(
-                self.subjects[start:end], self.headers[start:end], self.data[start:end], strict=True
-            )
-        )
+    def _count_to(self, sequence: int) -> int:
+        return bisect_right(self.rows, sequence, key=lambda row: row.sequence)
 
     @property
     def held_bytes(self) -> int:
-        return self.raw_bytes + len(self.sequences) * ROW_BYTES
+        return self.raw_bytes + len(self.rows) * ROW_BYTES
 
     @property
     def full(self) -> bool:
-        return self.raw_bytes >= _PIECE_BYTES or len(self.sequences) >= _PIECE_MESSAGES
+        return self.raw_bytes >= _PIECE_BYTES or len(self.rows) >= _PIECE_MESSAGES
 
     def batch(self, first: int, last: int) -> pa.RecordBatch:
         """Return the messages from `first` to `last`. Raises FormatError for an invalid sequence or time."""
-        start, end = bisect_left(self.sequences, first), bisect_right(self.sequences, last)
-        schema = BATCH_SCHEMA
-        subjects = self.subjects[start:end]
-        try:
-            try:
-                array = pa.array(subjects, pa.string())
-            except UnicodeEncodeError:
-                schema = BINARY_SUBJECT_SCHEMA
-                array = pa.array([subject.encode("utf-8", "surrogateescape") for subject in subjects], pa.binary())
-            columns = [
-                pa.array(self.sequences[start:end], pa.int64()),
-                pa.array(self.times[start:end], pa.int64()),
-                array,
-                pa.array(self.headers[start:end], pa.binary()),
-                pa.array(self.data[start:end], pa.binary()),
-            ]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
-        except (OverflowError, pa.ArrowInvalid) as error:
-            raise FormatError("a message has no valid sequence or time") from error
+        return rows_as_batch(self.rows[self._count_to(first - 1) : self._count_to(last)])
 
     def packed(self) -> Piece:
         """Compress them. Raises FormatError as `batch`."""
-        first, last = self.sequences[0], self.sequences[-1]
-        return Piece(last, self.raw_bytes, PackedBatch(self.batch(first, last)))
+        return Piece(self.rows[-1].sequence, self.raw_bytes, PackedBatch(rows_as_batch(self.rows)))
+
+
+def _raw_bytes(row: Row) -> int:
+    return len(row.subject) + len(row.headers or b"") + len(row.data) + _ENTRY_BYTES
 
 
 # Heartbeats come twice in the time after which a consumer counts as lost.
@@ -243,7 +212,7 @@ class Tail:
 
     def _forget_rows(self, sequence: int) -> bool:
         """Release the messages up to `sequence` that no piece has; False if there are none."""
-        if not self._rows.sequences or self._rows.sequences[0] > sequence:
+        if not self._rows.rows or self._rows.rows[0].sequence > sequence:
             return False
         before = self._rows.held_bytes
         self._rows.forget_to(sequence)
@@ -408,7 +377,9 @@ class Tail:
             if at.sequence <= self.at:
                 raise TransferError(f"following {self.stream}: sequence {at.sequence} came after {self.at}")
             self.at, self.at_ns = at.sequence, at.timestamp_ns
-            size = self._rows.add(at.sequence, at.timestamp_ns, message)
+            subject = message.subject.encode("utf-8", "surrogateescape")
+            row = Row(at.sequence, at.timestamp_ns, subject, message.headers or None, message.data)
+            size = self._rows.add(row)
             self._new_bytes += size
             self._backlog.count(size + ROW_BYTES, size)
             if self._rows.full:

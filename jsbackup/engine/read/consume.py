@@ -18,7 +18,7 @@ The consumers by which streams are read have a description of ours, by which lef
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -45,6 +45,7 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.transforms.removal import is_queue
 
 __all__ = [
     "LEFT_SECONDS",
@@ -59,6 +60,7 @@ __all__ = [
     "read_messages",
     "reader_config",
     "rows_as_batch",
+    "rows_of",
 ]
 
 IDLE_SECONDS = 5.0  # the requested heartbeat; after three missed ones the consumer counts as lost
@@ -257,6 +259,13 @@ def rows_as_batch(rows: list[Row]) -> pa.RecordBatch:
         raise FormatError("a message has no valid sequence or time") from error
 
 
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Yield the messages of a batch. A server treats no header block and an empty one alike."""
+    for sequence, timestamp, subject, headers, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+        encoded = subject.encode() if isinstance(subject, str) else subject
+        yield Row(sequence, timestamp, encoded, headers or None, data)
+
+
 def _columns(rows: list[Row], subjects: list[bytes] | list[str], schema: pa.Schema) -> list[pa.Array]:
     return [
         pa.array([row.sequence for row in rows], pa.int64()),
@@ -300,7 +309,7 @@ class _GetReader:
 
 async def _try_consumer(js: JetStream, info: StreamInfo, config: JsonObject) -> ConsumerInfo | None:
     """Create a consumer, which delivers once someone listens; None if it would interfere or is not allowed."""
-    if info.config.get("retention", "limits") != "limits":
+    if is_queue(info.config):
         return None
     try:
         return await js.create_consumer(info.name, config)

@@ -39,7 +39,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ReadAs, Reading, SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.segment_cuts import Cuts, SegmentExtent, extent_of
-from jsbackup.transforms.removal import removes_messages
+from jsbackup.transforms.removal import is_queue, removes_messages
 
 __all__ = [
     "AT_REST",
@@ -324,7 +324,7 @@ def _snapshot_has_more(consumer: ConsumerInfo, version: Version) -> bool:
 
 
 def _seconds_apart(plan: Increment, info: StreamInfo) -> float:
-    each, per_message, per_byte = _CONSUMER if info.config.get("retention", "limits") == "limits" else _GETS
+    each, per_message, per_byte = _GETS if is_queue(info.config) else _CONSUMER
     return len(plan.spans) * each + plan.read_messages * per_message + plan.read_bytes * per_byte
 
 

@@ -26,10 +26,9 @@ If more sequences are deleted than can be requested, none of those read last may
 known from the newer messages that replaced them (`repository/write/late_deletions.py`); messages deleted by a request
 during the reading then stay in the backup.
 
-`StreamReading` is one reading for a backup or a clone: what is asked before and after, and how it is read on.
-
-A snapshot v1 reports its late deletions at its end, so its messages are counted by the caller, without those. All other
-readings miss messages that are overwritten meanwhile, and are read on (`catch_up`).
+`read_whole` does that for backups, clones, proofs and comparisons. A snapshot v1 reports its late deletions at its end,
+so its messages are counted by the caller, without those. All other readings miss messages that are overwritten
+meanwhile, and are read on (`catch_up`).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from jsbackup.errors import (
     TransferError,
     UnsupportedError,
 )
-from jsbackup.formats.archive.archive import SealedBlock, late_deletions
+from jsbackup.formats.archive.archive import LateDeletions, SealedBlock, late_deletions
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequences import SequenceSet, ranges_of
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
@@ -76,6 +75,7 @@ from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.write.late_deletions import overwritten
 from jsbackup.repository.write.segment_writer import SegmentWriter
+from jsbackup.transforms.removal import is_overwritten
 
 __all__ = [
     "DAMAGE_HINT",
@@ -86,18 +86,19 @@ __all__ = [
     "SnapshotAttempts",
     "Stored",
     "StreamReader",
-    "StreamReading",
+    "WholeReading",
+    "WholeSource",
     "catch_up",
+    "check_count",
     "cut_down",
-    "deleted_since",
     "describe_stream",
     "gone_at",
     "is_damage",
     "is_salvageable",
     "read_whole",
+    "read_with_attempts",
     "reported_losses",
     "spans_of",
-    "state_at_end",
 ]
 
 DAMAGE_HINT = (
@@ -124,21 +125,21 @@ def is_damage(error: JsBackupError) -> bool:
     return is_salvageable(error) and not isinstance(error, (NatsTimeout, SnapshotBusy))
 
 
-def reported_losses(info: StreamInfo, found: Iterable[SegmentRef]) -> Losses:
-    """Return what a server reports to have lost; nothing of a segment that it was found in."""
-    covered = [(ref.first_seq, ref.last_seq) for ref in found if ref.dense]
-    lost = (one for one in info.lost_sequences if not any(first <= one <= last for first, last in covered))
+def reported_losses(info: StreamInfo, segments: Iterable[SegmentRef]) -> Losses:
+    """Return what a server reports to have lost; but for what is in one of the segments."""
+    covered = [(ref.first_seq, ref.last_seq) for ref in segments if ref.dense]
+    lost = (seq for seq in info.lost_sequences if not any(first <= seq <= last for first, last in covered))
     return Losses(tuple(spans_of(ranges_of(lost), lambda _: REPORTED)))
 
 
-def spans_of(ranges: Ranges, why: Callable[[int], str]) -> Iterator[LostSpan]:
+def spans_of(ranges: Ranges, why: Callable[[int], str], *, certain: bool = True) -> Iterator[LostSpan]:
     """Yield the ranges as spans; one in place of all if they are too many."""
     if len(ranges) > _MOST_LOST_SPANS:
         count = sum(last - first + 1 for first, last in ranges)
-        yield LostSpan(ranges[0][0], ranges[-1][1], count, True, why(ranges[0][0]))
+        yield LostSpan(ranges[0][0], ranges[-1][1], count, certain, why(ranges[0][0]))
         return
     for first, last in ranges:
-        yield LostSpan(first, last, last - first + 1, True, why(first))
+        yield LostSpan(first, last, last - first + 1, certain, why(first))
 
 
 T = TypeVar("T")
@@ -170,20 +171,14 @@ class SnapshotAttempts:
         self._level = level
         self._busy_until = time.monotonic() + _BUSY_SECONDS
 
-    async def run(
-        self,
-        read: Callable[[CaptureLimits], Awaitable[T]],
-        without_snapshot: Callable[[CaptureLimits, UnsupportedError], Awaitable[T]],
-    ) -> T:
-        """Return what `read` returns, or `without_snapshot` after an UnsupportedError: no snapshot can be made or
-        decoded. Both are repeated.
+    async def run(self, read: Callable[[CaptureLimits, UnsupportedError | None], Awaitable[T]]) -> T:
+        """Return what `read` returns. After an UnsupportedError, because no snapshot can be made or decoded, it gets
+        that, and has to do without a snapshot.
         """
         unsupported: UnsupportedError | None = None
         while True:
             try:
-                if unsupported is None:
-                    return await read(self.limits)
-                return await without_snapshot(self.limits, unsupported)
+                return await read(self.limits, unsupported)
             except UnsupportedError as error:
                 if unsupported is not None:
                     raise
@@ -235,8 +230,6 @@ _READINGS = 40
 # attempts.
 _ASKED_OFTEN = 200_000
 _FEWER_READINGS = 8
-# How many subjects are named if the reader does not catch up.
-_SHOWN = 5
 
 
 class StreamReader(Protocol):
@@ -256,13 +249,11 @@ class StreamReader(Protocol):
 class CaughtUp:
     """How far the reader got: everything that the stream held when it was `info` has been read.
 
-    Except `missing` messages, which were overwritten faster than they could be read. `subjects` are some of those that
-    were last written to.
+    Except `missing` messages, which were overwritten faster than they could be read.
     """
 
     info: StreamInfo
     missing: int = 0
-    subjects: tuple[str, ...] = ()
 
 
 async def describe_stream(js: JetStream, name: str) -> StreamInfo:
@@ -285,45 +276,21 @@ async def catch_up(
         now = await describe_stream(js, info.name)
         if now.created != info.created or now.state.last_seq < at:
             raise TransferError(f"stream {info.name} was replaced while it was read")
-        tail = _Tail(now, at + 1)
+        present = PresentSequences(now.state, now.deleted or ())
+        missing = present.count(at + 1, present.last)
         async with aclosing(reader.read(now, at + 1, now.state.last_seq)) as batches:
             async for batch in batches:
-                if kept := tail.kept(batch):
+                # A replica that lags may have messages that do not exist any more.
+                sequences = batch.column("sequence")
+                deleted = present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
+                kept = drop_sequences(batch, deleted) if deleted else batch
+                if kept.num_rows:
+                    missing -= kept.num_rows
                     await in_thread(add, kept)
         at = max(at, reader.passed(now.state.last_seq))
         attempt += 1
-        if not tail.missing:
-            return CaughtUp(now)
-        if attempt == (_READINGS if now.state.deleted <= _ASKED_OFTEN else _FEWER_READINGS):
-            return CaughtUp(now, tail.missing, tuple(sorted(tail.subjects)[:_SHOWN]))
-
-
-@dataclass(slots=True)
-class _Tail:
-    """The messages read from the sequence `first` to the end of a stream."""
-
-    info: StreamInfo
-    first: int
-    came: int = 0
-    subjects: set[str] = field(default_factory=set)
-    present: PresentSequences = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.present = PresentSequences(self.info.state, self.info.deleted or ())
-
-    @property
-    def missing(self) -> int:
-        return self.present.count(self.first, self.present.last) - self.came
-
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the messages of a batch that exist, None if there are none. A replica that lags may have others."""
-        sequences = batch.column("sequence")
-        gone = self.present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
-        kept = drop_sequences(batch, gone) if gone else batch
-        self.came += kept.num_rows
-        if kept.num_rows and len(self.subjects) < _SHOWN:
-            self.subjects |= {str(subject) for subject in kept.column("subject").slice(0, 100 * _SHOWN).to_pylist()}
-        return kept if kept.num_rows else None
+        if not missing or attempt == (_READINGS if now.state.deleted <= _ASKED_OFTEN else _FEWER_READINGS):
+            return CaughtUp(now, missing)
 
 
 async def cut_down(
@@ -340,11 +307,11 @@ async def cut_down(
     """
     info = caught.info
     if info.deleted is not None or not info.state.deleted:
-        gone = gone_at(info, segments, info.state.last_seq)
+        deleted = gone_at(info, segments, info.state.last_seq)
     else:
         limit = info.config.get("max_msgs_per_subject") or 0
-        gone = await in_thread(overwritten, segments, after, max(limit, 0), reader)
-    refs = await in_thread(partial(writer.without, segments, gone, first=info.state.first_seq))
+        deleted = await in_thread(overwritten, segments, after, max(limit, 0), reader)
+    refs = await in_thread(partial(writer.without, segments, deleted, first=info.state.first_seq))
     lacking = info.state.messages - sum(ref.messages for ref in refs)
     if lacking > caught.missing:
         raise TransferError(f"{lacking} messages of {info.name} are there and were not read")
@@ -359,7 +326,7 @@ def gone_at(info: StreamInfo, refs: Sequence[SegmentRef], last: int) -> Sequence
     """
     present = PresentSequences(replace(info.state, last_seq=min(last, info.state.last_seq)), info.deleted or ())
     changed = (ref for ref in refs if present.count(ref.first_seq, ref.last_seq) < ref.messages)
-    return SequenceSet(gone for ref in changed for gone in present.deleted.within(ref.first_seq, ref.last_seq))
+    return SequenceSet(seq for ref in changed for seq in present.deleted.within(ref.first_seq, ref.last_seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,117 +362,136 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamReading:
-    """A reading of the stream `name`; `advance` gets the bytes and messages of each piece."""
+class WholeSource:
+    """The stream `name`, to be read as a whole; `advance` gets the bytes and messages of each piece.
+
+    `exact`: the messages are counted, and the stream is read on if some are overwritten meanwhile. Otherwise messages
+    that are deleted meanwhile may be missing. `consumers`: a snapshot has them, too. `check`: the server checks its
+    store before. `begun` gets the snapshot when the server has answered, before any data.
+    """
 
     js: JetStream
     name: str
     advance: Advance = ignored
+    exact: bool = True
+    consumers: bool = False
+    check: bool = False
+    begun: Callable[[Capture], None] = ignored
 
-    async def snapshot(
-        self,
-        info: StreamInfo,
-        sink: Sink,
-        *,
-        limits: CaptureLimits,
-        consumers: bool,
-        check: bool = False,
-        begun: Callable[[Capture], None] = ignored,
-    ) -> Capture:
-        """Read a snapshot into `sink`. That of an archive v2 has as many messages as the server reported.
 
-        Raises as `capture_snapshot`, and IntegrityError if messages are missing.
-        """
+@dataclass(frozen=True, slots=True)
+class WholeReading:
+    """What a sink has got of a stream that was `before` when the reading began: `messages`, up to the end of `state`.
+
+    `capture` is the snapshot, None if it was read message by message. `caught` says how far it was read on, `denied`
+    why it was not, although messages are missing.
+    """
+
+    before: StreamInfo
+    state: StreamState
+    messages: int
+    capture: Capture | None = None
+    caught: CaughtUp | None = None
+    denied: str = ""
+
+    @property
+    def reached(self) -> StreamState:
+        """The state of the stream when all of it had been read."""
+        return self.state if self.caught is None else self.caught.info.state
+
+    @property
+    def archive_format(self) -> ArchiveFormat:
+        if self.capture is None or self.capture.end is None:
+            return ArchiveFormat.MESSAGES
+        return ArchiveFormat(self.capture.end.format)
+
+    @property
+    def late(self) -> LateDeletions:
+        """The messages that were deleted meanwhile, or may have been, by the end of a snapshot v1."""
+        if self.capture is None or self.capture.end is None:
+            return LateDeletions(SequenceSet(), SequenceSet())
+        return late_deletions(self.capture.end)
+
+
+async def read_whole(
+    source: WholeSource, info: StreamInfo, sink: Sink, limits: CaptureLimits, *, by_messages: bool
+) -> WholeReading:
+    """Read the stream, which is `info` now, into `sink`: from a snapshot, or message by message.
+
+    A snapshot v1 may have messages that are deleted meanwhile (`WholeReading.late`), except those that `info` lists:
+    the caller takes these out, and counts what is left (`check_count`).
+
+    Raises:
+        IntegrityError: messages are missing in a snapshot of a stream that has not changed.
+        TransferError, NatsTimeout, FormatError: another attempt may help (`SnapshotAttempts`).
+        UnsupportedError: no snapshot can be made, or decoded.
+        NatsError, and the errors of `sink`.
+    """
+    js, capture = source.js, None
+    if by_messages:
+        then, messages = info.state, await read_into(js, info, sink.add, source.advance)
+    else:
+        info = await _with_deleted(js, info)
         capture = await capture_snapshot(
-            self.js,
-            self.name,
+            js,
+            source.name,
             sink,
-            deleted=SequenceSet((await self.with_deleted(info)).deleted or ()),
-            consumers=consumers,
-            check=check,
+            deleted=SequenceSet(info.deleted or ()),
+            consumers=source.consumers,
+            check=source.check,
             limits=limits,
-            advance=self.advance,
-            begun=begun,
+            advance=source.advance,
+            begun=source.begun,
         )
+        then, messages = capture.state, capture.messages
         assert capture.end is not None
-        if capture.end.format == "v2":
-            await self.check_count(capture.state, capture.messages)
-        return capture
-
-    async def read_on(self, info: StreamInfo, after: int, add: Callable[[pa.RecordBatch], None]) -> CaughtUp:
-        """Read on after the sequence `after`, until nothing is missing.
-
-        Raises as `catch_up`, and NatsPermissionDenied if the user may not read single messages.
-        """
-        async with open_reader(self.js, info, self.advance, first=after + 1) as reader:
-            return await catch_up(self.js, info, after, reader, add=add)
-
-    async def check_count(self, then: StreamState, messages: int) -> None:
-        """Check that `messages` are those of the state `then`, unless the stream has changed since."""
-        if messages == then.messages:
-            return
-        now = (await self.js.stream(self.name)).state
-        if (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq):
-            raise IntegrityError(
-                f"the snapshot of {self.name} has {format_count(messages, 'message')}, the server reports "
-                f"{then.messages}",
-                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
-            )
-
-    async def with_deleted(self, info: StreamInfo) -> StreamInfo:
-        """Request deleted sequences before a snapshot v1, unless `info` has them: less has to be removed afterwards."""
-        known = info.deleted is not None or not 0 < info.state.deleted <= MAX_DELETED
-        if known or self.js.link.server_version >= V2_SINCE:
-            return info
-        return await self.js.stream(self.name, deleted_details=True)
+        if capture.end.format == "v1":  # messages that arrived while it began may be in it
+            then = replace(then, last_seq=max(then.last_seq, capture.end.last_seq))
+            return WholeReading(info, then, messages, capture)
+        if source.exact:
+            await check_count(js, source.name, then, messages)
+    reading = WholeReading(info, then, messages, capture)
+    if not source.exact or messages == then.messages or not is_overwritten(info.config):
+        return reading
+    try:
+        async with open_reader(js, info, source.advance, first=then.last_seq + 1) as reader:
+            return replace(reading, caught=await catch_up(js, info, then.last_seq, reader, add=sink.add))
+    except NatsPermissionDenied as error:
+        return replace(reading, denied=error.message)
 
 
-def state_at_end(capture: Capture) -> StreamState:
-    """Return the state that a snapshot v1 has reached: messages that arrived while it began may be in it."""
-    assert capture.end is not None
-    return replace(capture.state, last_seq=max(capture.state.last_seq, capture.end.last_seq))
+async def check_count(js: JetStream, name: str, then: StreamState, messages: int) -> None:
+    """Check that `messages` are those of the state `then`, unless the stream has changed since. Raises
+    IntegrityError.
+    """
+    if messages == then.messages:
+        return
+    now = (await js.stream(name)).state
+    if (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq):
+        raise IntegrityError(
+            f"the snapshot of {name} has {format_count(messages, 'message')}, the server reports {then.messages}",
+            hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+        )
+
+
+async def _with_deleted(js: JetStream, info: StreamInfo) -> StreamInfo:
+    """Request deleted sequences before a snapshot v1, unless `info` has them: less has to be removed afterwards."""
+    known = info.deleted is not None or not 0 < info.state.deleted <= MAX_DELETED
+    if known or js.link.server_version >= V2_SINCE:
+        return info
+    return await js.stream(info.name, deleted_details=True)
 
 
 S = TypeVar("S", bound=Sink)
 
 
-async def read_whole(
-    js: JetStream,
-    info: StreamInfo,
-    make_sink: Callable[[], S],
-    *,
-    deleted: SequenceSet,
-    advance: Advance,
-    consumers: bool = False,
-) -> tuple[S, Capture | None]:
-    """Read the stream into a new sink for each attempt; return the last sink, and the snapshot, if it was one.
+async def read_with_attempts(
+    source: WholeSource, info: StreamInfo, make_sink: Callable[[], S]
+) -> tuple[S, WholeReading]:
+    """Read the stream into a new sink for each attempt; return the last one. Raises as `read_whole`."""
 
-    A snapshot may have messages that are deleted meanwhile, except those of `deleted`: see `deleted_since`. Message by
-    message it is read up to its end in `info`. Raises as `capture_snapshot` and `read_into`.
-    """
-    sinks: list[S] = []
+    async def read(limits: CaptureLimits, unsupported: UnsupportedError | None) -> tuple[S, WholeReading]:
+        sink = make_sink()
+        return sink, await read_whole(source, info, sink, limits, by_messages=unsupported is not None)
 
-    def new_sink() -> S:
-        sinks[:] = [make_sink()]
-        return sinks[0]
-
-    async def snapshot(limits: CaptureLimits) -> Capture:
-        return await capture_snapshot(
-            js, info.name, new_sink(), deleted=deleted, consumers=consumers, limits=limits, advance=advance
-        )
-
-    async def messages(_limits: CaptureLimits, _unsupported: UnsupportedError) -> None:
-        await read_into(js, info, new_sink().add, advance)
-
-    attempts = SnapshotAttempts(js, info.name, CaptureLimits(), level=logging.INFO)
-    capture = await attempts.run(snapshot, messages)
-    return sinks[0], capture
-
-
-def deleted_since(capture: Capture | None) -> SequenceSet:
-    """Return the messages that a reading has although the stream may have deleted them."""
-    if capture is None:
-        return SequenceSet()
-    assert capture.end is not None
-    late = late_deletions(capture.end)
-    return late.certain | late.doubtful
+    return await SnapshotAttempts(source.js, source.name, CaptureLimits(), level=logging.INFO).run(read)

@@ -22,9 +22,6 @@ each origin at the target since the wait began (`active` in STREAM.INFO; heartbe
 the stream has not changed for a while; at most `_COPYING_SECONDS` in all. Then the new messages are compared with the
 positions at which the sources should continue: a message after it is new, one before it was copied twice, which is a
 failure whatever the plan said.
-
-Streams that copy from restored ones, but were not restored themselves, are checked too: new messages in them are
-reported. Server source: every ten seconds they check whether they have heard from their origin in the last ten.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from jsbackup.engine.restore.run import Copying, RestoredConsumer, RestoredStrea
 from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout
 from jsbackup.failure import Failure
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
-from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
+from jsbackup.planning.copies.creation_order import upstreams_of
 from jsbackup.planning.model import Action, PlannedConsumer, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import ConsumerInfo, SourceInfo, StreamInfo
 from jsbackup.protocol.responses import lacks_stream
@@ -259,7 +256,6 @@ def creatable(consumer: ArchivedConsumer) -> JsonObject:
 
 
 _COPYING_SECONDS = 20.0  # more than servers wait before they try an origin again for the first time
-_LEFT_SECONDS = 30.0
 _QUIET_SECONDS = 1.0  # twice the time in which servers set up a source
 _COPYING_PAUSE_SECONDS = 0.2
 _MESSAGES_AT_ONCE = 64
@@ -277,7 +273,7 @@ async def look_again(
     there = {*target.streams, *(result.as_name for result in results)}
     deadline = time.monotonic() + _COPYING_SECONDS
 
-    async def one(result: RestoredStream) -> RestoredStream | Failure:
+    async def look(result: RestoredStream) -> RestoredStream | Failure:
         action = actions[result.as_name]
         if action.wire is SendAs.API or not upstreams_of(action.config):
             return result
@@ -287,15 +283,11 @@ async def look_again(
             note = f"cannot tell whether copying has settled: {error.message}"
             return replace(result, notes=(*result.notes, note), incomplete=True)
 
-    looked, notes = await asyncio.gather(
-        asyncio.gather(*map(one, results)),
-        _left_copies(js, {result.as_name for result in results}, actions, target),
-    )
-    kept = [one for one in looked if isinstance(one, RestoredStream)]
-    wrong = [one for one in looked if isinstance(one, Failure)]
+    looked = await asyncio.gather(*map(look, results))
+    wrong = [result for result in looked if isinstance(result, Failure)]
     for failure in wrong:
         _log.warning("stream %s: %s", failure.name, failure.error.message)
-    kept = [replace(one, notes=(*one.notes, *notes.get(one.as_name, ()))) for one in kept]
+    kept = [result for result in looked if isinstance(result, RestoredStream)]
     return kept, sorted([*failures, *wrong], key=lambda failure: failure.name)
 
 
@@ -309,9 +301,7 @@ async def look_at_copying(
     failures: Sequence[Failure],
 ) -> tuple[list[RestoredStream], list[Failure]]:
     """Do `look_again` on a new connection, if there is anything to check."""
-    copies = any(upstreams_of(action.config) for action in plan.actions)
-    brought = {result.as_name for result in results}
-    if not copies and not any(origin_names(info.config) & brought for info in target.streams.values()):
+    if not any(upstreams_of(action.config) for action in plan.actions):
         return list(results), list(failures)
     async with connect_jetstream(connection) as js:
         return await look_again(js, plan, target, results, failures=failures)
@@ -397,35 +387,3 @@ async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> list[tuple
                 marks.append(mark[:2])
         at = stop
     return marks
-
-
-async def _left_copies(
-    js: JetStream, brought: set[str], actions: Mapping[str, Action], target: Target
-) -> dict[str, list[str]]:
-    """Return notes, by restored stream, on new messages in streams that copy from it and were not restored."""
-    there = {*target.streams, *brought}
-    deadline = time.monotonic() + _LEFT_SECONDS
-    left = {
-        name: origins
-        for name, info in sorted(target.streams.items())
-        if (origins := origin_names(info.config) & brought) and name not in actions and name not in target.leftovers
-    }
-
-    async def one(name: str) -> str:
-        try:
-            info, settled = await _settled_copy(js, name, there, deadline)
-        except NatsError:
-            return ""
-        if info is None:
-            return ""
-        if any(status.active_ns < 0 and status.name in left[name] for status in _statuses(info)):
-            return f"stream {name} has not begun to copy from it; the server tries again within two minutes"
-        new = max(info.state.last_seq - target.streams[name].state.last_seq, 0)
-        so_far = "" if settled else " so far"
-        return f"stream {name}, which copies from it, has got {format_count(new, 'message')} since{so_far}"
-
-    notes: dict[str, list[str]] = {}
-    for name, note in zip(left, await asyncio.gather(*map(one, left)), strict=True):
-        for origin in sorted(left[name]) if note else ():
-            notes.setdefault(origin, []).append(note)
-    return notes

@@ -40,32 +40,19 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from jsbackup.engine.read.consume import Row, rows_of
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.transforms.removal import Cause
+from jsbackup.transforms.removal import Cause, RemovalLimits
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Comparison", "Discarded", "Discards", "Missing", "Taken"]
+__all__ = ["Comparison", "Discarded", "Discards", "Taken"]
 
 KEPT = 100
 """How many sequences are kept of each kind of difference; more are only counted."""
 
-Row = tuple[int, int, bytes, bytes, bytes]
-"""Sequence, time, subject, headers and data of a message."""
-
-_PER_SUBJECT = "max_msgs_per_subject"
 # Subjects whose consumers are remembered.
 _SUBJECTS = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A message of the backup that the server lacks."""
-
-    sequence: int
-    timestamp_ns: int
-    subject: bytes
-    headers: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +81,10 @@ class Discards:
     """
 
     def __init__(self, config: JsonObject, last_seq: int) -> None:
-        old = config.get("discard", "old") != "new"
-        limits = ((name, config.get(name) or 0) for name in ("max_msgs", "max_bytes"))
-        self._limits = {name: limit for name, limit in limits if old and limit > 0}
-        refuses = not old and config.get("discard_new_per_subject")
-        self._per_subject = 0 if refuses else max(0, config.get(_PER_SUBJECT) or 0)
+        limits = RemovalLimits.of(config)
+        of_stream = (("max_msgs", limits.messages), ("max_bytes", limits.bytes))
+        self._limits = {name: limit for name, limit in of_stream if limit}
+        self._per_subject = limits.per_subject
         self._in_memory = config.get("storage") == "memory"
         self._last_seq = last_seq
         self._first = 0  # the first message that the stream has
@@ -112,13 +98,13 @@ class Discards:
 
     def has(self, row: Row) -> None:
         """Take a message that the stream has."""
-        sequence, size = row[0], self._stored_bytes(row)
+        sequence, size = row.sequence, self._stored_bytes(row)
         self._first = self._first or sequence
         self._most_bytes = max(self._most_bytes, size)
         if sequence <= self._last_seq:
             self._restored += 1
             self._restored_bytes += size
-        if (subject := self._subjects.get(row[2])) is None:
+        if (subject := self._subjects.get(row.subject)) is None:
             return
         subject.seen += 1
         if sequence <= self._last_seq:
@@ -127,7 +113,7 @@ class Discards:
             subject.missing.popleft()
             self._of_subjects += 1
         if not subject.missing:
-            del self._subjects[row[2]]
+            del self._subjects[row.subject]
 
     def lacks(self, row: Row, *, excused: bool) -> bool:
         """Take a restored message that the stream lacks, `excused` if that is explained. Returns whether `decide` will
@@ -142,13 +128,13 @@ class Discards:
         if excused:
             return False
         if self._per_subject:
-            subject = self._subjects.setdefault(row[2], _Subject())
-            subject.missing.append((row[0], oldest, subject.seen))
+            subject = self._subjects.setdefault(row.subject, _Subject())
+            subject.missing.append((row.sequence, oldest, subject.seen))
             return True
         if oldest and self._limits:
             self._oldest += 1
             if len(self._oldest_kept) < KEPT:
-                self._oldest_kept.append(row[0])
+                self._oldest_kept.append(row.sequence)
             return True
         return False
 
@@ -183,7 +169,7 @@ class Discards:
         kept = left[:KEPT] if full or waiting else self._oldest_kept
         limits = [f"{name} {self._limits[name]}" for name in full if of_stream]
         if self._of_subjects:
-            limits.append(f"{_PER_SUBJECT} {self._per_subject}")
+            limits.append(f"max_msgs_per_subject {self._per_subject}")
         published = max(0, info.state.last_seq - self._last_seq)
         return Discarded(of_stream + self._of_subjects, tuple(limits), published), kept
 
@@ -206,11 +192,10 @@ class Discards:
 
     def _stored_bytes(self, row: Row) -> int:
         """Return what a server counts for a message."""
-        _, _, subject, headers, data = row
-        size = len(subject) + len(headers) + len(data)
+        size = len(row.subject) + len(row.headers or b"") + len(row.data)
         if self._in_memory:
             return size + 16
-        return size + 30 + (4 if headers else 0)
+        return size + 30 + (4 if row.headers else 0)
 
 
 class Taken:
@@ -232,7 +217,7 @@ class Taken:
         self._kept: dict[frozenset[str], list[int]] = {}
         self._consumers_of = lru_cache(_SUBJECTS)(self._find_consumers)
 
-    def is_unwanted(self, missing: Missing) -> bool:
+    def is_unwanted(self, missing: Row) -> bool:
         """Return whether a queue removes the message as soon as it has been restored: each consumer of it had
         acknowledged it, or it is for none of the consumers, which are all beyond it.
 
@@ -253,7 +238,7 @@ class Taken:
         floor = 0 if state is None else state.ack_floor.stream
         return floor if self._listed is None else max(floor, self._listed[name].ack_floor.stream)
 
-    def may_have(self, missing: Missing) -> bool:
+    def may_have(self, missing: Row) -> bool:
         """Count a missing message. Returns whether there is a consumer that may have taken it."""
         waiting = self._waiting(self._consumers_of(missing.subject), missing.sequence)
         if not waiting or self._listed is None:
@@ -332,7 +317,7 @@ class Comparison:
 
     ours: Iterable[pa.RecordBatch]
     last_seq: int  # later messages of the server are not compared: they arrived after the restore
-    excused: Callable[[Missing], Cause | None] = lambda _missing: None
+    excused: Callable[[Row], Cause | None] = lambda _missing: None
     discards: Discards | None = None
     taken: Taken | None = None
     missing: list[int] = field(default_factory=list)
@@ -348,7 +333,7 @@ class Comparison:
     _next: Row | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rows = (row for batch in self.ours for row in _rows_of(batch))
+        self._rows = (row for batch in self.ours for row in rows_of(batch))
         self._next = next(self._rows, None)
 
     @property
@@ -358,22 +343,22 @@ class Comparison:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add messages of the server, in order."""
-        for row in _rows_of(batch):
-            if row[0] > self.last_seq and self.discards is None:
+        for row in rows_of(batch):
+            if row.sequence > self.last_seq and self.discards is None:
                 return
-            while self._next is not None and self._next[0] < row[0]:
+            while self._next is not None and self._next.sequence < row.sequence:
                 self._miss()
             if self.discards is not None:
                 self.discards.has(row)
-            if row[0] > self.last_seq:
+            if row.sequence > self.last_seq:
                 continue
-            if self._next is None or self._next[0] > row[0]:
+            if self._next is None or self._next.sequence > row.sequence:
                 self.added_count += 1
-                _keep(self.added, row[0])
+                _keep(self.added, row.sequence)
                 continue
             if self._next != row:
                 self.changed_count += 1
-                _keep(self.changed, row[0])
+                _keep(self.changed, row.sequence)
             self._next = next(self._rows, None)
 
     def finish(self) -> None:
@@ -406,9 +391,9 @@ class Comparison:
 
     def _miss(self) -> None:
         assert self._next is not None
-        missing = Missing(*self._next[:4])
+        missing = self._next
         cause = self.excused(missing)
-        discarded = self.discards is not None and self.discards.lacks(self._next, excused=cause is not None)
+        discarded = self.discards is not None and self.discards.lacks(missing, excused=cause is not None)
         taken = cause is None and self.taken is not None and self.taken.may_have(missing)
         if cause is not None:
             self.gone[cause] += 1
@@ -416,15 +401,10 @@ class Comparison:
             self._undecided += 1
         else:
             self.missing_count += 1
-            _keep(self.missing, self._next[0])
+            _keep(self.missing, missing.sequence)
         self._next = next(self._rows, None)
 
 
 def _keep(found: list[int], sequence: int) -> None:
     if len(found) < KEPT:
         found.append(sequence)
-
-
-def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    for sequence, timestamp, subject, headers, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-        yield sequence, timestamp, subject.encode() if isinstance(subject, str) else subject, headers or b"", data

@@ -24,7 +24,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import TypeVar
@@ -34,10 +34,10 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.engine.link.concurrency import in_thread
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import read_into
+from jsbackup.engine.read.consume import Row, read_into
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
-from jsbackup.engine.read.whole_stream import deleted_since, describe_stream, read_whole
-from jsbackup.engine.restore.compare import Comparison, Discarded, Discards, Missing, Taken
+from jsbackup.engine.read.whole_stream import WholeSource, describe_stream, read_with_attempts
+from jsbackup.engine.restore.compare import Comparison, Discarded, Discards, Taken
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.batch import columns_from_batch, typed_buffer
 from jsbackup.formats.digest import StreamDigest, StreamDigester
@@ -337,13 +337,13 @@ def taken_by(
     return Taken(config, consumers, listed) if is_queue(config) else None
 
 
-def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Missing], Cause | None]:
+def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Row], Cause | None]:
     """Return a function: why the stream has removed a message by its own rules, whatever else has happened. None if it
     should have it. `now_ns` is the server's clock.
     """
 
-    def excused(missing: Missing) -> Cause | None:
-        removal = removal_of(missing.timestamp_ns, missing.headers, config)
+    def excused(missing: Row) -> Cause | None:
+        removal = removal_of(missing.timestamp_ns, missing.headers or b"", config)
         if removal is not None and removal[0] <= now_ns():
             return removal[1]
         return Cause.TAKEN if taken is not None and taken.is_unwanted(missing) else None
@@ -402,16 +402,17 @@ def _list(what: str, count: int, sequences: Sequence[int]) -> str:
 async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advance: Advance) -> tuple[StreamInfo, S]:
     """Read everything that the stream holds into a new sink, or held when the reading began.
 
-    Raises DigestMismatch if clients delete so much meanwhile that this cannot be told, and the errors of `read_whole`.
+    Raises DigestMismatch if clients delete so much meanwhile that this cannot be told, and the errors of
+    `read_with_attempts`.
     """
     # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
     deleted = SequenceSet()
     for reading in range(1, _READINGS + 1):
-        info = await js.stream(name) if reading == 1 else await describe_stream(js, name)
-        if info.deleted:
-            deleted = deleted | SequenceSet(info.deleted)
-        sink, capture = await read_whole(js, info, make_sink, deleted=deleted, advance=advance)
-        since = deleted_since(capture)
+        info = await describe_stream(js, name)
+        deleted = deleted | SequenceSet(info.deleted or ())
+        source = WholeSource(js, name, advance, exact=False)
+        sink, whole = await read_with_attempts(source, replace(info, deleted=tuple(deleted)), make_sink)
+        since = whole.late.certain | whole.late.doubtful
         # What is deleted now was there when the reading began, if all that was not is known.
         if not since or info.deleted is not None or await _are_discarded(js, info, since):
             return info, sink

@@ -20,7 +20,7 @@ A restore that broke off is not retried; the user may want to know first. One th
 clusters now and then, and another attempt does no harm. If a cluster assigned it to a server that is down, `NoLeader`
 is raised: the name is free again, and the caller can retry when the cluster knows which servers are up.
 
-**Sources** (`Supply`): a repository, or another server (`clone/live.py`).
+**Sources** (`Supply`): a repository, or another server (`clone/stream_clone.py`).
 
 A supply sends one stream at a time to the target, describes what was sent, and proves it there. The rest of a restore
 (`execution.py`) is the same for all sources.

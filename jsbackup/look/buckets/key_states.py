@@ -22,6 +22,7 @@ from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+from jsbackup.transforms.removal import RemovalLimits, is_queue
 
 __all__ = [
     "Continued",
@@ -178,20 +179,14 @@ class Removals:
 
     @classmethod
     def of(cls, manifest: Manifest, stream: StreamBackup) -> Removals:
-        config = stream.config
-
-        def limit(name: str) -> int:
-            value = config.get(name)
-            return value if isinstance(value, int) and value > 0 else 0
-
+        config, limits = stream.config, RemovalLimits.of(stream.config)
         copied = bool(config.get("mirror") or config.get("sources") or manifest.source.transformed is not None)
         by_ttl, by_hand = bool(config.get("allow_msg_ttl")), not config.get("deny_delete")
-        by_readers = config.get("retention", "limits") != "limits"
         return cls(
-            history=0 if copied else limit("max_msgs_per_subject"),
-            oldest_first=not (copied or by_ttl or by_hand or by_readers),
-            max_age_ns=limit("max_age"),
-            by_size=config.get("discard") != "new" and bool(limit("max_msgs") or limit("max_bytes")),
+            history=0 if copied else limits.per_subject,
+            oldest_first=not (copied or by_ttl or by_hand or is_queue(config)),
+            max_age_ns=limits.age_ns,
+            by_size=bool(limits.messages or limits.bytes),
             copied=copied,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.clone.live import LiveSupply
+from jsbackup.engine.clone.stream_clone import LiveSupply
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read import whole_stream
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits

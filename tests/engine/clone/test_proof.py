@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.engine.clone.live import CopyVerdict, Rows, judge
-from jsbackup.engine.clone.stream_clone import Ledger, Run
-from jsbackup.engine.read.consume import Row, rows_as_batch
-from jsbackup.engine.restore.compare import Missing, Taken
+from jsbackup.engine.clone.run_digests import CopyVerdict, Ledger, Rows, Run, judge
+from jsbackup.engine.read.consume import Row, rows_as_batch, rows_of
+from jsbackup.engine.restore.compare import Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, SequencePair
 from jsbackup.transforms.removal import Cause
+from tests.harness.batches import Message, batch_of
 
 
 def rows(*sequences: int, data: bytes = b"data") -> Rows:
@@ -24,7 +24,7 @@ def run_of(sent: Rows) -> Run:
     return ledger.runs[0]
 
 
-def expired(missing: Missing) -> Cause | None:
+def expired(missing: Row) -> Cause | None:
     return Cause.EXPIRED if missing.sequence <= 2 else None
 
 
@@ -77,7 +77,7 @@ def test_what_is_gone_from_both_may_have_expired_or_been_acknowledged() -> None:
 
 
 def test_no_headers_and_an_empty_block_are_the_same() -> None:
-    block = {1: Row(1, 10, b"s", b"", b"data")}
+    block = {row.sequence: row for row in rows_of(batch_of([Message(1, 10, "s", b"", b"data")]))}
     verdict = CopyVerdict()
     judge(run_of(rows(1)), block, {}, expired, now_ns=0, verdict=verdict)
     judge(run_of(SENT), block | rows(2, 3, 4, 5), rows(1, 2, 3, 4), expired, now_ns=0, verdict=verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.clone.stream_clone import Ledger, RunDigests
+from jsbackup.engine.clone.run_digests import Ledger, RunDigests
 from jsbackup.formats.digest import Digester
 from tests.harness.batches import Message, batch_of, some_messages
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.restore.compare import Comparison, Discards, Missing, Taken
+from jsbackup.engine.read.consume import Row
+from jsbackup.engine.restore.compare import Comparison, Discards, Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stream_info
 from jsbackup.transforms.removal import discards_oldest
@@ -249,7 +250,7 @@ def decided(
     """What `decide` says, and the sequences of which nothing has to be decided, because no consumer can have them."""
     there = {info.name: info for info in after}
     taken = Taken({"retention": retention}, before, there)
-    rows = [Missing(sequence, 0, subject.encode(), b"") for sequence, subject in missing]
+    rows = [Row(sequence, 0, subject.encode(), None, b"") for sequence, subject in missing]
     none = [row.sequence for row in rows if not taken.may_have(row)]
     return (*taken.decide(there), none)
 
@@ -299,14 +300,14 @@ def test_a_consumer_that_is_gone_explains_nothing() -> None:
 
 def test_where_consumers_may_not_be_listed_nothing_is_taken() -> None:
     taken = Taken({"retention": "workqueue"}, [A], None)
-    assert not taken.may_have(Missing(1, 0, b"a.1", b""))
+    assert not taken.may_have(Row(1, 0, b"a.1", None, b""))
     acknowledged = consumer("A", "a.>", ConsumerState(SequencePair(3, 3), SequencePair(3, 3)))
-    assert Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Missing(3, 0, b"a.1", b""))
-    assert not Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Missing(4, 0, b"a.1", b""))
+    assert Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Row(3, 0, b"a.1", None, b""))
+    assert not Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Row(4, 0, b"a.1", None, b""))
 
 
 def test_a_stream_of_interest_removes_what_is_for_nobody_when_all_its_consumers_are_beyond_it() -> None:
-    orphan = Missing(2, 0, b"c", b"")
+    orphan = Row(2, 0, b"c", None, b"")
     beyond = [consumer(name, f"{name}.>", ConsumerState(SequencePair(2, 2), SequencePair(2, 2))) for name in "ab"]
     here = {one.name: listed(one, 0) for one in beyond}
     for retention, restored, present, unwanted in (
