@@ -35,16 +35,13 @@ from jsbackup.engine.accounts.system_view import FoundAccount, SystemView, syste
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.source import KnownAccount
-from jsbackup.engine.restore.restore import (
-    Prepared,
-    Preview,
-    RestoreReport,
-)
+from jsbackup.engine.restore.restore import Prepared, RestoreReport
 from jsbackup.engine.restore.run import Complete, RestoreSettings
 from jsbackup.engine.restore.runbook import RunbookPart
 from jsbackup.errors import Interrupted, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.planning.model import RestoreOptions, RestorePlan
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
@@ -377,7 +374,7 @@ class AccountPlan:
     """What a restore would do in an account, or why it cannot even be planned."""
 
     part: AccountPart
-    preview: Preview | JsBackupError
+    preview: Decision | JsBackupError
 
     @property
     def code(self) -> int:

@@ -16,7 +16,6 @@ from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstr
 from jsbackup.engine.link.source import KnownAccount, check_account, jetstream_place
 from jsbackup.engine.restore.restore import (
     Prepared,
-    Preview,
     RestoreReport,
     carry_out_restore,
     prepare_restore,
@@ -28,6 +27,7 @@ from jsbackup.errors import Interrupted, JsBackupError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import naming
 from jsbackup.planning.model import RestoreOptions, RestorePlan
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
@@ -56,7 +56,7 @@ class RunbookPart:
         """Add to errors raised inside that they are about this restore."""
         return naming(f"restore {self.number}")
 
-    async def preview(self) -> tuple[Preview, JetStreamPlace]:
+    async def preview(self) -> tuple[Decision, JetStreamPlace]:
         """Return the plan and the place that it is for."""
         async with self._connected() as js:
             place = await jetstream_place(js)
@@ -106,7 +106,7 @@ class RunbookReport:
         return combined([0, *codes]) if restored else codes[-1]
 
 
-def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[Preview]:
+def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[Decision]:
     """Return the plan of each restore. Conflicts with those before it are among its refusals.
 
     `complete` runs what waits for servers. Raises as `preview_restore`.

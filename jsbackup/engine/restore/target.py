@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -20,13 +19,13 @@ from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeo
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import lifted_fields
 from jsbackup.planning.interrupted import is_marked, staged_config, staging_prefix
-from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
-from jsbackup.planning.preflight import refuse_if_refused
+from jsbackup.planning.model import Action, SendAs, Target
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.responses import ErrCode, lacks_stream
 from jsbackup.strict_json import write_json
 
-__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed", "try_configs"]
+__all__ = ["look_at", "may_update", "not_allowed", "try_configs"]
 
 _log = logging.getLogger(__name__)
 
@@ -103,35 +102,28 @@ async def _is_unborn(js: JetStream, name: str) -> bool:
         return False
 
 
-async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
-    """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
-    for denied in chain.from_iterable(await gather_some(_AT_ONCE, partial(_denials, js), plan.actions)):
-        raise denied
-
-
-async def check_snapshot_allowed(js: JetStream, plan: RestorePlan) -> None:
-    """Raise NatsPermissionDenied if the user could not read the copy that will replace a stream at the target."""
-    replacing = [action for action in plan.actions if action.replaces]
-    for denied in await gather_some(_AT_ONCE, partial(_denied, js, "SNAPSHOT"), replacing):
-        if denied is not None:
-            raise denied
-
-
-async def not_allowed(js: JetStream, actions: Sequence[Action]) -> list[Finding]:
-    """Return all missing permissions: as refusals, or as warnings if a restore works without.
+async def not_allowed(js: JetStream, decision: Decision, *, proofs: bool) -> Decision:
+    """Return the decision with all missing permissions: as refusals; or, with `proofs`, as warnings that streams cannot
+    be proved. Nothing is changed.
 
     Raises NatsTimeout for a stream's name that does not answer.
     """
-    return list(chain.from_iterable(await gather_some(_AT_ONCE, partial(_findings, js), actions)))
+    actions = [action for action in decision.plan.actions if action.name not in decision.target.silent]
+    look = partial(_findings, js, proofs=proofs, live=decision.facts.live)
+    return decision.finding(chain.from_iterable(await gather_some(_AT_ONCE, look, actions)))
 
 
-async def _findings(js: JetStream, action: Action) -> list[Finding]:
-    name, found = action.entry.name, []
-    for denied in await _denials(js, action):
-        hint = denied.hint or "Allow the user to publish to this subject."
-        found.append(Finding(name, Rule.NOT_ALLOWED, denied.message, hint))
-    if (denied_proof := await _denied(js, "SNAPSHOT", action)) is not None:
-        reason = f"cannot be read back and compared: {denied_proof.message}"
+async def _findings(js: JetStream, action: Action, *, proofs: bool, live: bool) -> list[Finding]:
+    name, denials = action.entry.name, await _denials(js, action)
+    proving = proofs or (live and action.replaces)
+    unproved = await _denied(js, "SNAPSHOT", action) if proving else None
+    if unproved is not None and live and action.replaces:  # the copy that replaces the stream is read
+        denials.append(unproved)
+        unproved = None
+    hint = "Allow the user to publish to this subject."
+    found = [Finding(name, Rule.NOT_ALLOWED, denied.message, denied.hint or hint) for denied in denials]
+    if unproved is not None:
+        reason = f"cannot be read back and compared: {unproved.message}"
         hint = "Allow the user to publish to this subject, or restore with --verify quick or none."
         found.append(Finding(name, Rule.UNPROVED, reason, hint))
     return found
@@ -175,23 +167,24 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 
 
-async def try_configs(js: JetStream, plan: RestorePlan, target: Target, random: Callable[[int], bytes]) -> None:
-    """Raise PlanRefused if the target refuses a configuration by limits or rules of its own, which no plan can know.
+async def try_configs(js: JetStream, decision: Decision, random: Callable[[int], bytes]) -> Decision:
+    """Return the decision, refused if the target refuses a configuration by limits or rules of its own, which no plan
+    can know.
 
     For each kind of configuration that no stream there has, an empty stream is made and removed again. It is marked as
     the copy of a replace, which the next restore removes if this one is killed. Where that is not allowed, or fails for
     another reason, nothing is known.
     """
-    known = {_kind_of(stream.config) for stream in target.streams.values()}
+    known = {_kind_of(stream.config) for stream in decision.target.streams.values()}
     kinds: dict[bytes, list[Action]] = {}
-    for action in plan.actions:
+    for action in decision.plan.actions:
         tried = action.wire is not SendAs.OPAQUE and not action.config.get("mirror")
         if tried and (kind := _kind_of(action.config)) not in known:
             kinds.setdefault(kind, []).append(action)
     refusals: list[Finding] = []
     for first, *others in kinds.values():
         if await _denied_removal(js, first.name) is not None:
-            return
+            return decision
         config = {field: value for field, value in first.config.items() if field not in _NOT_TRIED}
         config |= staged_config(first.name, random(4).hex(), None, "")
         try:
@@ -206,7 +199,7 @@ async def try_configs(js: JetStream, plan: RestorePlan, target: Target, random: 
         finally:
             with suppress(NatsError):
                 await asyncio.shield(js.delete_stream(config["name"]))
-    refuse_if_refused(replace(plan, refusals=tuple(refusals)))
+    return decision.finding(refusals)
 
 
 def _kind_of(config: JsonObject) -> bytes:

@@ -20,7 +20,7 @@ from jsbackup.repository.read.segments import state_to_restore
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 
-__all__ = ["Nearest", "against_cut", "find_nearest", "is_imported", "naming_nearest"]
+__all__ = ["Nearest", "against_cut", "find_nearest", "is_imported"]
 
 _OTHER = "Choose another backup; 'jsbackup list' shows them."
 _LOOKED_AT = 50  # backups on either side; further ones are not near
@@ -133,8 +133,3 @@ def _ends_early(found: Finding | Literal["unknown"]) -> bool:
 def is_imported(manifest: Manifest) -> bool:
     """Return whether the backup was imported from files, so that its time says nothing about its streams."""
     return "imported" in manifest.source.extra
-
-
-def naming_nearest(finding: Finding, nearest: Nearest) -> Finding:
-    """Return the refusal with the nearest backups in its hint."""
-    return Finding(finding.stream, finding.rule, finding.reason, nearest.hint)
