@@ -60,8 +60,8 @@ def find_expiring(kept: KeptStream, config: JsonObject, now_ns: int, *, expired:
     are `expired` if they were counted.
     """
     expiring = _older(kept, config.get("max_age") or 0, now_ns, expired)
-    # A message that never expires has that in its headers.
-    return replace(expiring, least=0) if config.get("allow_msg_ttl") else expiring
+    # A message that never expires has that in its headers. Filters may leave out just those that do.
+    return replace(expiring, least=0) if config.get("allow_msg_ttl") or not kept.exact else expiring
 
 
 def _older(kept: KeptStream, max_age_ns: int, now_ns: int, expired: int | None) -> Expiring:
