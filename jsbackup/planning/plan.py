@@ -56,7 +56,7 @@ from jsbackup.planning.model import (
     SendAs,
     Target,
 )
-from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
+from jsbackup.planning.reshaping import Reshaped, about_deliveries, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import (
     about_missed,
@@ -126,9 +126,9 @@ class Facts:
     """What is known about the streams of a backup, by name. Where nothing is known, bounds of segments count.
 
     `expired` is the number of messages that are older than the planned `max_age`; `outlived` what is known of the times
-    to live of single messages; `left_out` what a replacement leaves out; `hints` name better backups for cuts that are
-    not met. `findings` were made by reading. Of streams `beyond` repair nothing can be restored. `live`: the messages
-    are those that a server has now, and whose own `max_age` has left them. `early`: filters are counted later.
+    to live of single messages; `left_out` what a replacement leaves out. `findings` were made by reading. Of streams
+    `beyond` repair nothing can be restored. `live`: the messages are those that a server has now, and whose own
+    `max_age` has left them. `early`: filters are counted later.
     """
 
     kept: Mapping[str, KeptStream] = field(default_factory=dict)
@@ -136,7 +136,6 @@ class Facts:
     expired: Mapping[str, int] = field(default_factory=dict)
     outlived: Mapping[str, Outlived] = field(default_factory=dict)
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
-    hints: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     beyond: frozenset[str] = frozenset()
     live: bool = False
@@ -228,7 +227,7 @@ def shape(manifest: Manifest, target: Target, options: RestoreOptions, ends: Map
                 wire=wire,
                 wire_reason=why,
                 replaces=_exists(reshaped.name, target) and options.if_exists is IfExists.REPLACE,
-                unmet=against_cut(entry, options.reshape.cut, imported=is_imported(manifest)),
+                unmet=list(against_cut(entry, options.reshape.cut, imported=is_imported(manifest))),
                 refusals=[*([problem] if problem is not None else []), *reshaped.refusals],
             )
         )
@@ -241,10 +240,9 @@ def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
     manifest, target, options = shapes.manifest, shapes.target, shapes.options
     refusals, actions = list(shapes.refusals), []
     for one in shapes.streams:
-        name = one.entry.name
         action, reasons = _judge_stream(one, facts, target)
         actions.append(action)
-        refusals += [replace(found, hint=facts.hints.get(name, found.hint)) for found in one.unmet]
+        refusals += one.unmet
         # A cut that cannot be met always keeps nothing.
         refusals += [found for found in reasons if not (one.unmet and found.rule is Rule.KEEPS_NOTHING)]
     if not any(found.rule is Rule.MASK_AIMLESS for found in refusals):
@@ -377,7 +375,8 @@ def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, l
         left_out = find_dropped(action, target, options)
     if left_out is not None and not any(found.rule is Rule.PART_REPLACES for found in expiry):
         action = replace(action, left_out=left_out)
-    found = [*about_kept(kept, action, target), *about_left_out(action, options)]
+    found = list(about_kept(kept, action.reshape, may_be_empty=action.may_be_empty, may_miss=action.may_miss))
+    found += [*about_deliveries(action, target), *about_left_out(action, options)]
     if action.reshape.renumber:
         found += about_renumbered(shape.entry, entry)
     warnings = (

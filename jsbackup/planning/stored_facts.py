@@ -1,5 +1,5 @@
 """The facts about a restore that only stored messages tell: how far copies had copied, what limits and times to live
-remove, what cuts, filters and masks keep, and which other backups come closer.
+remove, what cuts, filters and masks keep.
 
 `first_decision` reads little: cuts, copies, headers where they decide. `counted` reads all messages that are filtered
 or masked. A preview and a restore call both, in this order; the restore transforms every message, a preview tries masks
@@ -28,14 +28,12 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import without_broken_lists
 from jsbackup.planning.selection.kept_messages import estimate, survey, survey_cut, with_newest
 from jsbackup.planning.selection.masking import about_sample
-from jsbackup.planning.selection.point_in_time import find_nearest
 from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.readable import format_count
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.segments import read_columns, read_stream, state_to_restore
-from jsbackup.repository.repository import Repository
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch, keep_rows
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
@@ -340,7 +338,7 @@ def _expiring(one: Shape, kept: KeptStream, target: Target) -> Expiring:
 
 
 def first_decision(
-    repository: Repository,
+    objects: Objects,
     manifest: Manifest,
     target: Target,
     options: RestoreOptions,
@@ -352,22 +350,21 @@ def first_decision(
     Raises the errors of `shape`; IntegrityError and StoreError.
     """
     try:
-        return _first(repository, shape(manifest, target, options), left_out or {})
+        return _first(objects, shape(manifest, target, options), left_out or {})
     except IntegrityError:
         manifest, options, broken = without_broken_lists(manifest, options)
         if not broken:
             raise
-        decision = _first(repository, shape(manifest, target, options), left_out or {})
+        decision = _first(objects, shape(manifest, target, options), left_out or {})
         return decision.finding(Finding(name, Rule.OBJECT_LOST, e.message, LOST) for name, e in broken.items())
 
 
-def _first(repository: Repository, shapes: Shapes, left_out: Mapping[str, LeftOut]) -> Decision:
-    objects, target = repository.objects, shapes.target
+def _first(objects: Objects, shapes: Shapes, left_out: Mapping[str, LeftOut]) -> Decision:
+    target = shapes.target
     facts = Facts(copies=_look_at_copies(objects, shapes), left_out=left_out, early=True)
     kept: dict[str, KeptStream] = {}
     expired: dict[str, int] = {}
     outlived: dict[str, Outlived] = {}
-    hints: dict[str, str] = {}
     for one in shapes.streams:
         name = one.entry.name
         with _unreadable_later():
@@ -379,11 +376,7 @@ def _first(repository: Repository, shapes: Shapes, left_out: Mapping[str, LeftOu
                 expired[name] = count
             if (gone := _outlived(objects, one, known, target)) is not None:
                 outlived[name] = gone
-        if one.unmet:
-            summaries, cut = repository.inventory().summaries, shapes.options.reshape.cut
-            nearest = find_nearest(shapes.manifest, name, cut, summaries, manifest_of=repository.manifest)
-            hints[name] = nearest.hint
-    facts = replace(facts, kept=kept, expired=expired, outlived=outlived, hints=hints)
+    facts = replace(facts, kept=kept, expired=expired, outlived=outlived)
     return Decision(shapes, facts, judge(shapes, facts))
 
 

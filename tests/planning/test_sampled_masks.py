@@ -31,7 +31,7 @@ def _sampled(*masks: str, may_miss: bool = False) -> tuple[list[Finding], list[F
     entry = replace(entry, config={**entry.config, "subjects": ["users.>"]})
     manifest = replace(make_manifest(repository), streams=(entry,))
     options = RestoreOptions(reshape=Reshape(masks=Masks.parse(list(masks))), allow_nothing=may_miss)
-    decision = first_decision(repository, manifest, Target(NEW, False, {}), options)
+    decision = first_decision(repository.objects, manifest, Target(NEW, False, {}), options)
     plan = counted(repository.objects, decision).plan
     assert counted(repository.objects, decision).facts.findings == tuple(
         found for found in plan.actions[0].warnings if found.rule is Rule.SAMPLED

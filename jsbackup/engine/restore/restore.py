@@ -98,7 +98,7 @@ async def _decide(
     js: JetStream, repository: Repository, manifest: Manifest, options: RestoreOptions, target: Target
 ) -> Decision:
     """Decide as far as it is known without reading all messages of the backup."""
-    decision = await in_thread(first_decision, repository, manifest, target, options)
+    decision = await in_thread(first_decision, repository.objects, manifest, target, options)
     return await count_left_out(js, decision, repository.objects)
 
 
@@ -215,7 +215,7 @@ def make_sure(
         shapes, facts = decision.shapes, decision.facts
         left = salvage(shapes.manifest, find_lost(objects, needed(decision), checker))
         if left.lost or left.beyond:
-            decision = first_decision(repository, left.manifest, shapes.target, shapes.options, facts.left_out)
+            decision = first_decision(objects, left.manifest, shapes.target, shapes.options, facts.left_out)
             decision = decision.knowing(replace(decision.facts, beyond=frozenset(left.beyond)))
         failures = tuple(Failure(name, beyond_repair(problem)) for name, problem in left.beyond.items())
         prepared = replace(prepared, lost=left.lost, failures=failures)

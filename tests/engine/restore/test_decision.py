@@ -201,7 +201,7 @@ def test_a_preview_says_what_the_restore_decides(data: st.DataObject) -> None:
     if segments and data.draw(st.integers(0, 9)) == 0:
         objects.store.delete(data.draw(st.sampled_from(segments)))
     try:
-        first = first_decision(repository, manifest, target, options)
+        first = first_decision(repository.objects, manifest, target, options)
     except UsageError:
         event("usage")
         return
