@@ -109,7 +109,7 @@ class RunbookReport:
 def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[Decision]:
     """Return the plan of each restore. Conflicts with those before it are among its refusals.
 
-    `complete` runs what waits for servers. Raises as `preview_restore`.
+    `complete` runs what waits for servers. Raises UsageError, NatsError and StoreError.
     """
     looked = []
     for part in parts:

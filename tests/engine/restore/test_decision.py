@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
@@ -187,8 +188,10 @@ def findings(plan: RestorePlan) -> tuple[tuple[Finding, ...], ...]:
     return plan.refusals, plan.skipped, plan.warnings
 
 
+@pytest.mark.slow
+@pytest.mark.by_turns
 @settings(
-    max_examples=120, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(st.data())
 def test_a_preview_says_what_the_restore_decides(data: st.DataObject) -> None:
