@@ -33,10 +33,11 @@ from jsbackup.browse.guard import Guard, new_token
 from jsbackup.browse.library import Library, RestoreTarget
 from jsbackup.browse.overview import key_figures, next_removal
 from jsbackup.browse.render import Pages, Query, browse_environment, pager, words_of
-from jsbackup.engine.restore.restore import Preview, preview_restore
+from jsbackup.engine.restore.restore import preview_restore
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.html.page import STYLE
 from jsbackup.look.moment import option_text
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository.manifest import BackupSummary
 from jsbackup.shell import command_line
@@ -105,7 +106,7 @@ class AppPages(Pages):
     def plan(self, request: Request) -> Response:
         query, library = Query(request), self._library
         asked = {name: query.line(name) for name in ("backup", "streams", "until", "target", "if_exists", "prefix")}
-        preview: Preview | None = None
+        preview: Decision | None = None
         problem: JsBackupError | None = None
         command = ""
         lacking: list[str] = []

@@ -15,10 +15,10 @@ from jsbackup.errors import PlanRefused
 from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
-from jsbackup.planning.reshaping import Reshaped, about_markers, about_part, rename_streams, reshape_stream
+from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import against_missed
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, about_unseen, obfuscated_entry, unseen
+from jsbackup.planning.selection.masking import about_unseen, obfuscated_entry, unseen
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
 from jsbackup.planning.selection.subset import KeptStream, about_renumbered, against_renumbering
 from jsbackup.planning.subjects import SubjectIndex, first_overlap
@@ -157,21 +157,12 @@ def changed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
 
 def about_changed(planned: PlannedStream, kept: KeptStream, options: ChangeOptions) -> Iterator[Finding]:
     """Yield findings on the result of a stream, after its messages were read. Some are refusals."""
-    entry, messages = planned.entry, planned.reshaped.messages
+    messages, meant = planned.reshaped.messages, options.allow_nothing
     yield from planned.reshaped.warnings
-    if not kept.had or not planned.works:
-        return
-    masks = messages.masks.masks
-    yield from about_masks(entry.name, entry.config, masks, kept.masked, may_miss=options.allow_nothing)
-    count = kept.entry.captured.messages
-    if not count:
-        yield about_nothing_kept(entry.name, kept.had, may_be_empty=options.allow_nothing)
-    elif kept.markers:
-        yield about_markers(entry.name, kept.markers)
-    if count < kept.had:
-        yield from about_part(entry, messages.cut)
-    if messages.renumber:
-        yield from about_renumbered(entry, kept.entry)
+    if kept.had and planned.works:
+        yield from about_kept(replace(kept, counted=True), messages, may_be_empty=meant, may_miss=meant)
+        if messages.renumber:
+            yield from about_renumbered(planned.entry, kept.entry)
 
 
 def refuse_results(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from jsbackup.errors import IntegrityError
 from jsbackup.model import Fidelity, JsonObject
-from jsbackup.planning.model import Action, Expiring, PlannedConsumer, RestoreOptions, SendAs, Target
+from jsbackup.planning.model import Action, Expiring, LeftOut, PlannedConsumer, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import StreamInfo
@@ -23,10 +23,13 @@ from jsbackup.repository.read.losses import about_losses
 __all__ = [
     "ESTIMATE",
     "about_destroyed",
+    "about_left_out",
     "about_messages",
     "against_expiry",
     "estimate_seconds",
+    "find_dropped",
     "find_expiring",
+    "left_out_reason",
     "may_come_again",
     "time_bounds",
 ]
@@ -51,19 +54,21 @@ _PART = (
 )
 
 
-def find_expiring(kept: KeptStream, config: JsonObject, now_ns: int) -> Expiring:
-    """Return how many of the kept messages are older than the `max_age` of `config` at `now_ns` (0: unknown)."""
-    expiring = _older(kept, config.get("max_age") or 0, now_ns)
-    # A message that never expires has that in its headers.
-    return replace(expiring, least=0) if config.get("allow_msg_ttl") else expiring
+def find_expiring(kept: KeptStream, config: JsonObject, now_ns: int, *, expired: int | None = None) -> Expiring:
+    """Return how many of the kept messages are older than the `max_age` of `config` at `now_ns` (0: unknown), which
+    are `expired` if they were counted.
+    """
+    expiring = _older(kept, config.get("max_age") or 0, now_ns, expired)
+    # A message that never expires has that in its headers. Filters may leave out just those that do.
+    return replace(expiring, least=0) if config.get("allow_msg_ttl") or not kept.exact else expiring
 
 
-def _older(kept: KeptStream, max_age_ns: int, now_ns: int) -> Expiring:
+def _older(kept: KeptStream, max_age_ns: int, now_ns: int, expired: int | None) -> Expiring:
     entry, of = kept.entry, kept.entry.captured.messages
     if not now_ns or max_age_ns <= 0 or not of:
         return Expiring(of=of)
-    if kept.expired is not None:
-        return Expiring(kept.expired, kept.expired, of)
+    if expired is not None:
+        return Expiring(expired, expired, of)
     oldest = now_ns - max_age_ns
     # Times rise with sequences, and servers remove expired messages in this order.
     times = (entry.state.first_ns, entry.state.last_ns) if entry.opaque else kept.times
@@ -246,6 +251,56 @@ def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
             f"{there.state.consumers:,}",
             "Create the others again after the restore.",
         )
+
+
+_SELECTED = (
+    "Restore it under another name with --rename, or whole without the cut or filter; "
+    "--replace-with-part replaces it anyway."
+)
+_LACKING = "Bring it beside that stream with --rename; --replace-with-part replaces it anyway."
+
+
+def find_dropped(action: Action, target: Target, options: RestoreOptions) -> LeftOut | None:
+    """Return a least number of messages that a replacement leaves out by their content, or because they are not the
+    newest; None for none.
+
+    What the target has of these is not known. So a stream counts of which the backup has some; or, where its messages
+    are not counted, every stream.
+    """
+    there, kept = target.streams.get(action.name), action.entry.captured.messages
+    by = list(dict.fromkeys(option for option, _ in options.reshape.filters.by_content))
+    by += [] if options.reshape.newest is None else [str(options.reshape.newest)]
+    if not by or not action.replaces or there is None or not there.state.messages:
+        return None
+    if not action.reshape.drops_by_filters or (action.counted and kept >= action.had):
+        return None
+    held = there.state.messages
+    return LeftOut(min(held, max(held - kept, 1)), held, False, by=" and ".join(by))
+
+
+def about_left_out(action: Action, options: RestoreOptions) -> Iterator[Finding]:
+    """Yield a refusal of what a replacement leaves out of a stream, or a warning if the user confirmed it."""
+    left_out, name = action.left_out, action.entry.name
+    if left_out is None:
+        return
+    if options.replace_with_part:
+        yield Finding(name, Rule.DESTROYS_LEFT_OUT, left_out_reason(left_out, "are"))
+        return
+    part = "would be replaced by a part of it: " if left_out.by else ""
+    reason, hint = left_out_reason(left_out, "would be"), _SELECTED if left_out.by else _LACKING
+    yield Finding(name, Rule.PART_REPLACES, f"{part}{reason}", hint)
+
+
+def left_out_reason(left_out: LeftOut, verb: str) -> str:
+    """Return which messages `verb` deleted."""
+    least = "" if left_out.exact else "at least "
+    subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
+    what = f"{least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the target{subjects}"
+    if not left_out.by and not left_out.exact and left_out.messages == left_out.of:
+        return f"may lack any of {format_count(left_out.of, 'message')} at the target, which this user may not read"
+    if not left_out.by:
+        return f"lacks {what}, which {verb} deleted"
+    return f"left out by {left_out.by}: {what}, which {verb} deleted"
 
 
 def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:

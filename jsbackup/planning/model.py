@@ -15,7 +15,6 @@ from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.exit_codes import first_of
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.configs.features import Version
-from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.interrupted import StagedCopy
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import AccountInfo, StreamInfo
@@ -263,7 +262,6 @@ class RestorePlan:
     refusals: tuple[Finding, ...] = ()
     skipped: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()  # about the whole plan
-    copies: CopyFacts = NOTHING_KNOWN  # what was known of streams that copy from others
 
     @property
     def actions(self) -> list[Action]:

@@ -1,13 +1,15 @@
-"""The plan of a restore: a pure function of a manifest, the state of the target and the options.
+"""The decision about a restore or a clone: `shape` its streams, find out the facts, `judge` both.
 
-Nothing is sent and nothing is read here. Every decision has its reason, its consequences are warnings, and anything
-that blocks a stream is a refusal, each with its rule (`rules.py`); one refusal refuses the whole plan.
+A shape is one stream as it is asked for: its name, configuration and cut at the target. `stored_facts.py` and the
+engine find out what a shape needs. Nothing is sent and nothing is read here. Every decision has its reason, its
+consequences are warnings, and anything that blocks a stream is a refusal, each with its rule (`rules.py`); one refusal
+refuses the whole plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory
@@ -32,9 +34,11 @@ from jsbackup.planning.copies.creation_order import origins_first
 from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
 from jsbackup.planning.forecast import (
     about_destroyed,
+    about_left_out,
     about_messages,
     against_expiry,
     estimate_seconds,
+    find_dropped,
     find_expiring,
     may_come_again,
 )
@@ -43,13 +47,15 @@ from jsbackup.planning.model import (
     Action,
     Consumers,
     IfExists,
+    LeftOut,
+    Outlived,
     PlannedConsumer,
     RestoreOptions,
     RestorePlan,
     SendAs,
     Target,
 )
-from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
+from jsbackup.planning.reshaping import Reshaped, about_deliveries, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import (
     about_missed,
@@ -60,49 +66,133 @@ from jsbackup.planning.selection.chosen_streams import (
 )
 from jsbackup.planning.selection.masking import about_unseen, unseen
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
-from jsbackup.planning.selection.subset import (
-    NOTHING_COUNTED,
-    KeptStream,
-    about_renumbered,
-    against_renumbering,
-    kept_by_bounds,
-)
+from jsbackup.planning.selection.subset import KeptStream, about_renumbered, against_renumbering, kept_by_bounds
 from jsbackup.planning.subjects import SubjectIndex
 from jsbackup.protocol.info import stored_config
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, StreamBackup
 from jsbackup.server_state import stream_state_to_json
 from jsbackup.strict_json import write_json
 from jsbackup.transforms.renumber import renumbered_consumer
 from jsbackup.transforms.subjects import contains
 
-__all__ = ["plan_restore"]
+__all__ = ["Decision", "Facts", "Shape", "Shapes", "judge", "plan_restore", "shape"]
 
 _OCCUPIED = (
     "Choose --if-exists skip (also after an interrupted restore) or replace, or restore beside it with --rename."
 )
 
 
-def plan_restore(
-    manifest: Manifest,
-    target: Target,
-    options: RestoreOptions,
-    kept: Mapping[str, KeptStream] = NOTHING_COUNTED,
-    *,
-    copies: CopyFacts = NOTHING_KNOWN,
-    live: bool = False,
-) -> RestorePlan:
-    """Plan a restore of `manifest` into `target`. Raises UsageError if the options match no stream of the backup.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One stream as it is asked for: `entry` is its backup, whole; `wanted` its configuration for any server, `config`
+    that for the target. `unmet` is what blocks its cut.
+    """
 
-    `kept` is what is known about the kept messages, by stream; otherwise the bounds of segments are used. `copies` is
-    what is known about streams that copy from others. `live`: the messages are those that a server has now, and whose
-    own `max_age` has left them.
+    entry: StreamBackup
+    options: RestoreOptions  # with what is for this stream only
+    reshaped: Reshaped
+    wanted: JsonObject
+    config: JsonObject
+    overrides: JsonObject
+    wire: SendAs
+    wire_reason: str
+    replaces: bool
+    unmet: Sequence[Finding]
+    refusals: Sequence[Finding]
+
+    @property
+    def name(self) -> str:
+        return self.reshaped.name
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The streams of a restore, those that are skipped, and what blocks or warns before any stream is looked at.
+    `ends` are the streams that are cut because their origins end before them.
+    """
+
+    manifest: Manifest
+    target: Target
+    options: RestoreOptions
+    streams: Sequence[Shape]
+    skipped: tuple[Finding, ...]
+    refusals: Sequence[Finding]
+    lacking: tuple[Finding, ...]
+    ends: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about the streams of a backup, by name. Where nothing is known, bounds of segments count.
+
+    `expired` is the number of messages that are older than the planned `max_age`; `outlived` what is known of the times
+    to live of single messages; `left_out` what a replacement leaves out. `findings` were made by reading. Of streams
+    `beyond` repair nothing can be restored. `live`: the messages are those that a server has now, and whose own
+    `max_age` has left them. `early`: filters are counted later.
+    """
+
+    kept: Mapping[str, KeptStream] = field(default_factory=dict)
+    copies: CopyFacts = NOTHING_KNOWN
+    expired: Mapping[str, int] = field(default_factory=dict)
+    outlived: Mapping[str, Outlived] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    beyond: frozenset[str] = frozenset()
+    live: bool = False
+    early: bool = False
+
+    def kept_of(self, shape: Shape) -> KeptStream:
+        """Return what is kept of a stream, as far as that is known."""
+        return self.kept.get(shape.entry.name) or kept_by_bounds(shape.entry, shape.reshaped.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan, refused or not, and what it was made of."""
+
+    shapes: Shapes
+    facts: Facts
+    plan: RestorePlan
+
+    @property
+    def target(self) -> Target:
+        return self.shapes.target
+
+    @property
+    def entries(self) -> dict[str, StreamBackup]:
+        """The streams of the plan as they are in the backup, by name."""
+        return {shape.entry.name: shape.entry for shape in self.shapes.streams}
+
+    def knowing(self, facts: Facts) -> Decision:
+        """Judge again with other facts."""
+        return Decision(self.shapes, facts, judge(self.shapes, facts))
+
+    def finding(self, found: Iterable[Finding]) -> Decision:
+        """Judge again with these findings too; itself if there are none."""
+        findings = (*self.facts.findings, *found)
+        return self if findings == self.facts.findings else self.knowing(replace(self.facts, findings=findings))
+
+
+def plan_restore(
+    manifest: Manifest, target: Target, options: RestoreOptions, facts: Facts | None = None
+) -> RestorePlan:
+    """Plan a restore of `manifest` into `target`, if all facts are known. Raises the errors of `shape`."""
+    facts = facts or Facts()
+    return judge(shape(manifest, target, options, facts.copies.ends), facts)
+
+
+def shape(manifest: Manifest, target: Target, options: RestoreOptions, ends: Mapping[str, int] | None = None) -> Shapes:
+    """Shape the streams that a restore of `manifest` into `target` is asked for; those with `ends` are cut there.
+
+    Raises:
+        UsageError: the options match no stream of the backup.
+        FormatError: a configuration is damaged.
     """
     staged = list(staged_copies(manifest, options))
     chosen = choose_streams(manifest, options, staged)
     restored, refusals = rename_streams(chosen, options, manifest.id)
     names = {restored.reshape.stream_name(entry.name): entry for entry in restored.streams}
     target = replace(target, leftovers=target.leftovers - grown_leftovers(names, target))
-    actions: list[Action] = []
     skipped = [copy for copy in staged if copy.rule is Rule.STAGED_COPY]
     going: list[StreamBackup] = []
     for entry in restored.streams:
@@ -111,50 +201,83 @@ def plan_restore(
             skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target, entry.name)))
         else:
             going.append(entry)
-    ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
+    ends = {**(ends or {}), **ends_of_mirrors(going, manifest, target)}
+    streams = []
     for entry in going:
         own = options.of_stream(entry.name)
-        exists = _exists(restored.reshape.stream_name(entry.name), target)
-        unmet = against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
-        refusals += unmet
         check_configs(entry)
         reshaped = adapt(reshape_stream(entry, restored, own), entry, target, own)
         if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
             cut = cut_of_copy(reshaped.messages.cut, ends[entry.name])
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
-        known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
-        action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=own, exists=exists)
-        if action.reshape.renumber:
-            action = replace(action, warnings=(*action.warnings, *about_renumbered(entry, action.entry)))
-        reasons += against_expiry(action, target, own, live=live)
-        # A cut that cannot be met always keeps nothing.
-        refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
+        overrides = overrides_for(entry, target, own)
+        # An imported configuration may have the mark of an interrupted restore.
+        asked = stored_config({**reshaped.config, **overrides})
+        wanted = as_created({key: value for key, value in asked.items() if value is not None}, target)
+        config = fit_stream(wanted, target.version)
+        wire, why, problem = choose_wire(entry, reshaped.name, config, manifest.source, target=target, options=own)
+        streams.append(
+            Shape(
+                entry=entry,
+                options=own,
+                reshaped=reshaped,
+                wanted=wanted,
+                config=config,
+                overrides=overrides,
+                wire=wire,
+                wire_reason=why,
+                replaces=_exists(reshaped.name, target) and options.if_exists is IfExists.REPLACE,
+                unmet=list(against_cut(entry, options.reshape.cut, imported=is_imported(manifest))),
+                refusals=[*([problem] if problem is not None else []), *reshaped.refusals],
+            )
+        )
+    lacking = tuple(about_missing(manifest, options, staged))
+    return Shapes(manifest, target, options, streams, tuple(skipped), refusals, lacking, ends)
+
+
+def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
+    """Return the plan for these streams, given the facts."""
+    manifest, target, options = shapes.manifest, shapes.target, shapes.options
+    refusals, actions = list(shapes.refusals), []
+    for one in shapes.streams:
+        action, reasons = _judge_stream(one, facts, target)
         actions.append(action)
-    refusals += _unseen(kept, actions, options)
-    refusals = with_cause(refusals, list(about_missed(kept, actions, options)), actions)
+        refusals += one.unmet
+        # A cut that cannot be met always keeps nothing.
+        refusals += [found for found in reasons if not (one.unmet and found.rule is Rule.KEEPS_NOTHING)]
+    if not any(found.rule is Rule.MASK_AIMLESS for found in refusals):
+        refusals += _unseen(facts.kept, actions, options)
+    refusals = with_cause(refusals, list(about_missed(facts.kept, actions, options)), actions)
     refusals += _renumbering(actions)
-    actions, ahead = fit_copies(actions, manifest, target, options, facts=copies, cuts=ends)
+    actions, ahead = fit_copies(actions, manifest, target, options, facts=facts.copies, cuts=shapes.ends)
     refusals += ahead
     refusals += _overlaps(actions, target)
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
     refusals += _too_large(actions, target)
+    refusals += [found for found in facts.findings if found.code]
+    selves = {found.stream for found in refusals if found.rule is Rule.ITSELF}
+    refusals = [found for found in refusals if found.stream not in selves or found.rule is Rule.ITSELF]
     brought, there = {action.name for action in actions}, configs_after(actions, target)
+    noted = [found for found in facts.findings if not found.code]
     actions = [
         replace(
             action,
-            warnings=(*action.warnings, *about_origins(action, brought, there, target)),
+            warnings=(
+                *action.warnings,
+                *about_origins(action, brought, there, target),
+                *(found for found in noted if found.stream == action.entry.name),
+            ),
             seconds=estimate_seconds(action, target),
         )
         for action in actions
     ]
     if len(actions) == 1 and not options.allow_nothing:  # of several it may be meant for others
         actions = [replace(action, filters_may_miss=False) for action in actions]
-    by_name = {action.name: action for action in actions}
+    by_name = {action.name: action for action in actions if action.entry.name not in facts.beyond}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
-    lacking = tuple(about_missing(manifest, options, staged))
-    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), lacking, copies)
+    return RestorePlan(manifest.id, ordered, tuple(refusals), shapes.skipped, shapes.lacking)
 
 
 def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
@@ -205,16 +328,9 @@ def _there(name: str, target: Target, old_name: str) -> str:
     return f"{there}: a leftover of an interrupted restore, with newer messages or consumers"
 
 
-def _plan_stream(
-    kept: KeptStream, reshaped: Reshaped, source: Source, target: Target, *, options: RestoreOptions, exists: bool
-) -> tuple[Action, list[Finding]]:
-    entry, name = kept.entry, reshaped.name
-    overrides = overrides_for(entry, target, options)
-    # An imported configuration may have the mark of an interrupted restore.
-    asked = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
-    wanted = as_created(asked, target)
-    config = fit_stream(wanted, target.version)
-    wire, why, problem = choose_wire(entry, name, config, source, target=target, options=options)
+def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, list[Finding]]:
+    kept, name, options, config = facts.kept_of(shape), shape.name, shape.options, shape.config
+    entry, reshaped = kept.entry, shape.reshaped
     consumers: list[PlannedConsumer] = []
     if options.consumers is not Consumers.NONE:
         consumers = [
@@ -225,7 +341,7 @@ def _plan_stream(
                     config=_renumbered(reshaped.consumers[one.name], kept),
                 ),
                 config,
-                wire,
+                shape.wire,
                 target,
                 options=options,
             )
@@ -234,13 +350,13 @@ def _plan_stream(
     action = Action(
         entry=entry,
         name=name,
-        wire=wire,
-        wire_reason=why,
+        wire=shape.wire,
+        wire_reason=shape.wire_reason,
         config=config,
-        replaces=exists and options.if_exists is IfExists.REPLACE,
+        replaces=shape.replaces,
         leftover=name in target.leftovers | target.unborn,
         forced=options.if_exists is IfExists.REPLACE,
-        changes=tuple(config_changes(entry.config, wanted, overrides)),
+        changes=tuple(config_changes(entry.config, shape.wanted, shape.overrides)),
         consumers=tuple(consumers),
         reshape=reshaped.with_chosen(kept),
         counted=kept.exact,
@@ -250,10 +366,19 @@ def _plan_stream(
         had=kept.had,
         may_be_empty=options.allow_nothing or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
-        expiring=find_expiring(kept, config, target.now_ns),
-        outlived=kept.outlived,
+        expiring=find_expiring(kept, config, target.now_ns, expired=facts.expired.get(entry.name)),
+        outlived=facts.outlived.get(entry.name, Outlived()),
     )
-    found = list(about_kept(kept, action, target))
+    expiry = list(against_expiry(action, target, options, live=facts.live))
+    left_out = facts.left_out.get(entry.name)
+    if left_out is None and not facts.early:
+        left_out = find_dropped(action, target, options)
+    if left_out is not None and not any(found.rule is Rule.PART_REPLACES for found in expiry):
+        action = replace(action, left_out=left_out)
+    found = list(about_kept(kept, action.reshape, may_be_empty=action.may_be_empty, may_miss=action.may_miss))
+    found += [*about_deliveries(action, target), *about_left_out(action, options)]
+    if action.reshape.renumber:
+        found += about_renumbered(shape.entry, entry)
     warnings = (
         *about_config(action, target),
         *about_messages(action, target),
@@ -263,15 +388,14 @@ def _plan_stream(
         *reshaped.warnings,
         *(one for one in found if not one.code),
     )
-    refusals = [*_taken(action, target, options, exists=exists), *against_config(action, wanted, target, options)]
+    refusals = [*_taken(action, target, options), *against_config(action, shape.wanted, target, options)]
     refusals += against_overrides(action)
     refusals += against_subjects(action, reshaped.config, options)
-    refusals += [problem] if problem is not None else []
     refusals += [one for one in found if one.code]
-    return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
+    return replace(action, warnings=warnings), [*refusals, *shape.refusals, *expiry]
 
 
-def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
+def _taken(action: Action, target: Target, options: RestoreOptions) -> Iterable[Finding]:
     """Refuse names that are occupied by a stream or a restore."""
     name = action.entry.name
     if action.name in target.silent:
@@ -279,7 +403,7 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
         yield Finding(name, Rule.SILENT, _there(action.name, target, name), hint)
     if options.if_exists is not IfExists.FAIL:
         return
-    if exists:
+    if _exists(action.name, target):
         yield Finding(name, Rule.EXISTS, _there(action.name, target, name), _OCCUPIED)
     if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."

@@ -4,7 +4,7 @@ A restore reads each object once. So before anything is changed its objects are 
 checked against its SHA-256 when it is read, before any of it is sent. If that fails, the incomplete stream is removed.
 
 That must not cost what the target had before. So all objects of some streams are read twice, first here
-(`check_before_removal`):
+(`damaged_objects`):
 
     a leftover of an interrupted restore, which is removed before its stream is sent
     a stream that is replaced: of several, all are replaced or none
@@ -16,12 +16,18 @@ know all of that. If objects are lost, a restore is refused, or planned again wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused, TargetConflict
-from jsbackup.failure import Failure
+from jsbackup.errors import (
+    IntegrityError,
+    KeyUnavailable,
+    NatsPermissionDenied,
+    PlanRefused,
+    TargetConflict,
+)
 from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.readable import alike, format_count, of_streams, without_name
@@ -30,20 +36,17 @@ from jsbackup.repository.crypto.access import NEEDS_IDENTITY
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
-from jsbackup.repository.read.losses import find_lost, salvage
 from jsbackup.transforms.cut import Cut
 
 __all__ = [
     "LEFT",
-    "PartialPlan",
-    "check_before_removal",
+    "LOST",
+    "beyond_repair",
+    "damaged_objects",
     "locked_away",
-    "look_at_objects",
     "missing_objects",
-    "plan_what_is_left",
-    "refuse_if_locked",
+    "needed",
     "refuse_if_refused",
-    "without",
 ]
 
 
@@ -61,16 +64,13 @@ def locked_away(objects: Objects, plan: RestorePlan) -> list[Finding]:
     return [Finding("", Rule.KEY_MISSING, _REASON, NEEDS_IDENTITY)]
 
 
-def refuse_if_locked(objects: Objects, plan: RestorePlan) -> None:
-    """Raise KeyUnavailable in that case."""
-    for found in locked_away(objects, plan):
-        raise KeyUnavailable(f"nothing was restored: {found.reason}", hint=found.hint)
-
-
 def _needs_objects(action: Action) -> bool:
     pending = any(planned.pending is not None for planned in action.consumers)
     return pending or bool(parts_of(action.entry.segments) or action.entry.opaque)
 
+
+LOST = "Restore what is left with --partial, or the stream from another backup."
+"""What to do about a stream with lost objects."""
 
 LEFT = (
     "See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
@@ -81,8 +81,11 @@ LEFT = (
 _MOST_REASONS = 4  # reasons in one message
 
 
+_ERRORS = {kind.exit_code: kind for kind in (TargetConflict, IntegrityError, KeyUnavailable, NatsPermissionDenied)}
+
+
 def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = "jsbackup plan") -> None:
-    """Raise the plan's refusals: TargetConflict if there are only conflicts, else PlanRefused.
+    """Raise the plan's refusals, as the error with its exit code.
 
     `done` is what was not done, `preview` the command that shows all refusals.
     """
@@ -95,7 +98,7 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     more = sum(len({_of_any(one) for one in group}) for group in hidden)
     reasons = [*map(_sentence, shown), *([f"and {format_count(more, 'more reason')}"] if more > 0 else [])]
     message = f"nothing was {done}: {'; '.join(reasons)}"
-    kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
+    kind = _ERRORS.get(plan.code, PlanRefused)
     see, hints = f"See '{preview}' for all of it.", dict[str, list[str]]()
     for group in shown:
         if hint := _hint(group):
@@ -127,27 +130,30 @@ def _hint(group: Sequence[Finding]) -> str:
     return group[0].hint if len({found.hint for found in group}) == 1 else without_name(group[0].stream, group[0].hint)
 
 
-def look_at_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
-    """Raise IntegrityError if `missing_objects` finds any; raises as that."""
-    _refuse_lost(missing_objects(objects, manifest, plan))
+def missing_objects(objects: Objects, decision: Decision) -> list[Finding]:
+    """Return refusals because of objects that are missing, or are not those that were stored as far as can be seen
+    without reading them.
+
+    Raises KeyUnavailable and StoreError.
+    """
+    return _lost(find_absent(objects, needed(decision)))
 
 
-def check_before_removal(
-    objects: Objects, manifest: Manifest, plan: RestorePlan, *, marking: bool, checker: Checker | None = None
-) -> None:
-    """Raise IntegrityError if any object is missing, damaged or unreadable that is read too late otherwise: after
-    something at the target was removed. Also StoreError.
+def damaged_objects(
+    objects: Objects, decision: Decision, *, marking: bool, checker: Checker | None = None
+) -> list[Finding]:
+    """Return refusals because of objects that are missing, damaged or unreadable and that are read too late otherwise:
+    after something at the target was removed. Raises StoreError.
 
     `marking`: streams can be marked while they are incomplete. A `checker` reads objects elsewhere.
     """
     late = {
         action.entry.name
-        for action in plan.actions
+        for action in decision.plan.actions
         if action.leftover or action.replaces or not _shows_that_it_is_half(action, marking)
     }
-    if late:
-        chosen = _chosen(manifest, _only(plan, late))
-        _refuse_lost(verify_backup(objects, chosen, Level.OBJECTS, checker=checker))
+    chosen = needed(decision, late)
+    return _lost(verify_backup(objects, chosen, Level.OBJECTS, checker=checker)) if late else []
 
 
 def _shows_that_it_is_half(action: Action, marking: bool) -> bool:
@@ -155,70 +161,21 @@ def _shows_that_it_is_half(action: Action, marking: bool) -> bool:
     return action.wire in (SendAs.API, SendAs.V1) or (marking and not action.config.get("sealed"))
 
 
-def _refuse_lost(problems: Iterable[Problem]) -> None:
-    for problem in problems:
-        raise IntegrityError(f"nothing was restored: stream {problem.stream}: {problem.problem}", hint=LEFT)
+def _lost(problems: Iterable[Problem]) -> list[Finding]:
+    return [Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, LOST) for problem in problems]
 
 
-def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> list[Problem]:
-    """Return objects that are missing, or are not those that were stored as far as can be seen without reading them.
-
-    Raises as `find_absent`.
-    """
-    return list(find_absent(objects, _chosen(manifest, plan)))
-
-
-@dataclass(frozen=True, slots=True)
-class PartialPlan:
-    """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored.
-
-    `manifest` is the backup without the lost objects.
-    """
-
-    plan: RestorePlan
-    manifest: Manifest
-    lost: Mapping[str, tuple[Problem, ...]]
-    failures: tuple[Failure, ...]
-
-
-def plan_what_is_left(
-    objects: Objects,
-    manifest: Manifest,
-    plan: RestorePlan,
-    replan: Callable[[Manifest], RestorePlan],
-    *,
-    checker: Checker | None = None,
-) -> PartialPlan:
-    """Return the plan for the rest of the streams that `plan` restores; `replan` makes one for another manifest.
-
-    Raises as `find_lost`.
-    """
-    left = salvage(manifest, find_lost(objects, _chosen(manifest, plan), checker))
-    if left.lost or left.beyond:
-        plan = replan(left.manifest)
-    failures = [Failure(name, _beyond(problem)) for name, problem in left.beyond.items()]
-    return PartialPlan(without(plan, left.beyond), left.manifest, left.lost, tuple(failures))
-
-
-def without(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
-    """Return the plan without these streams."""
-    stages = (tuple(action for action in stage if action.entry.name not in names) for stage in plan.stages)
-    return replace(plan, stages=tuple(filter(None, stages)))
-
-
-def _only(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
-    return without(plan, {action.entry.name for action in plan.actions} - set(names))
-
-
-def _beyond(problem: Problem) -> IntegrityError:
+def beyond_repair(problem: Problem) -> IntegrityError:
+    """Return the error for a stream of which nothing can be restored."""
     return IntegrityError(
         f"no part of it can be restored: {problem.problem}", hint="Restore it from another backup, or another copy."
     )
 
 
-def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
-    """Return the part of a backup that the plan needs."""
-    cuts = {action.entry.name: action.reshape.cut for action in plan.actions}
+def needed(decision: Decision, names: Collection[str] | None = None) -> Manifest:
+    """Return the part of a backup that the plan needs; of all its streams, or of those with these names."""
+    manifest, actions = decision.shapes.manifest, decision.plan.actions
+    cuts = {one.entry.name: one.reshape.cut for one in actions if names is None or one.entry.name in names}
     streams = (_within(stream, cuts[stream.name]) for stream in manifest.streams if stream.name in cuts)
     return replace(manifest, streams=tuple(streams))
 

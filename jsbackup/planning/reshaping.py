@@ -25,7 +25,6 @@ from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.shell import shell_word
 from jsbackup.transforms.cut import Cut
-from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import arriving_unmapped, held_by, may_hold, subjects_of
 from jsbackup.transforms.rename import (
     Renames,
@@ -39,7 +38,15 @@ from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Reshaped", "Restored", "about_kept", "about_markers", "about_part", "rename_streams", "reshape_stream"]
+__all__ = [
+    "Reshaped",
+    "Restored",
+    "about_deliveries",
+    "about_kept",
+    "about_markers",
+    "rename_streams",
+    "reshape_stream",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +112,7 @@ def rename_streams(
     maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
     refusals += _against_bucket_maps(sound, maps)
     if not options.allow_nothing:
-        refusals += _against_masks(patterns, options)
-        refusals += _against_aimless(patterns, maps, reshape.filters)
+        refusals += _against_aimless(patterns, reshape, maps)
     return Restored(sound, replace(options.reshape, renames=renames, maps=maps)), refusals
 
 
@@ -191,33 +197,22 @@ def _against_newest(entry: StreamBackup, reshape: Reshape) -> Iterator[Finding]:
         yield Finding(entry.name, Rule.NEWEST_OF_OBJECTS, reason, "Leave it out, or name the other streams.")
 
 
-def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator[Finding]:
-    """Refuse masks for subjects that no stream has; `patterns` match the subjects of all streams."""
-    for mask in options.reshape.masks.aimless(patterns) if patterns else ():
-        yield Finding(
-            "",
-            Rule.MASK_AIMLESS,
-            f"--mask {mask}: no stream of the restore has such subjects, so it would mask nothing",
-            nearest(mask.subjects, list(patterns)) or "Correct its subjects, or leave it out.",
-        )
-
-
-def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, filters: Filters) -> Iterator[Finding]:
-    """Refuse maps and subject filters that match nothing. A map of `>` and similar always applies."""
-    if not patterns:
-        return
-    for one in maps.maps:
-        if not one.is_wide and not any(overlaps(one.source, pattern) for pattern in patterns):
-            reason = f"--map-subject {one}: no stream of the restore has such subjects, so it would map nothing"
-            hint = nearest(one.source, list(patterns)) or "Correct its subjects, or leave it out."
-            yield Finding("", Rule.MAP_AIMLESS, reason, f"{hint} {MAY_MISS}")
-    named = [("--subject", one, "keep nothing") for one in filters.subject]
-    named += [("--exclude-subject", one, "leave nothing out") for one in filters.exclude_subject]
-    for option, wanted, what in named:
-        if not any(overlaps(wanted, pattern) for pattern in patterns):
-            reason = f"{option} {wanted}: no stream of the restore has such subjects, so it would {what}"
-            hint = nearest(wanted, list(patterns)) or "Correct it, or leave it out."
-            yield Finding("", Rule.SUBJECT_AIMLESS, reason, f"{hint} {MAY_MISS}")
+def _against_aimless(patterns: Sequence[str], reshape: Reshape, maps: SubjectMaps) -> Iterator[Finding]:
+    """Refuse masks, maps and subject filters for subjects that no stream has; `patterns` match those of all streams. A
+    map of `>` and similar always applies.
+    """
+    asked = [(Rule.MASK_AIMLESS, f"--mask {one}", one.subjects, "mask nothing") for one in reshape.masks.masks]
+    asked += [
+        (Rule.MAP_AIMLESS, f"--map-subject {one}", one.source, "map nothing") for one in maps.maps if not one.is_wide
+    ]
+    filters, rule = reshape.filters, Rule.SUBJECT_AIMLESS
+    asked += [(rule, f"--subject {one}", one, "keep nothing") for one in filters.subject]
+    asked += [(rule, f"--exclude-subject {one}", one, "leave nothing out") for one in filters.exclude_subject]
+    for rule, option, subjects, what in asked if patterns else ():
+        if not any(overlaps(subjects, pattern) for pattern in patterns):
+            reason = f"{option}: no stream of the restore has such subjects, so it would {what}"
+            hint = nearest(subjects, list(patterns)) or "Correct it, or leave it out."
+            yield Finding("", rule, reason, f"{hint} {MAY_MISS}")
 
 
 def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> Iterator[Finding]:
@@ -284,20 +279,22 @@ def about_markers(stream: str, count: int) -> Finding:
     return Finding(stream, Rule.KEYS_RETURN, reason, "Choose keys by --subject, if those are to stay gone.")
 
 
-def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Finding]:
-    """Yield findings on the result: nothing kept, what was masked, consumers that deliver twice.
-
-    Some are refusals, depending on their rules.
-    """
-    name, reshape = action.entry.name, action.reshape
-    if kept.had and not action.entry.captured.messages:
-        yield about_nothing_kept(name, kept.had, may_be_empty=action.may_be_empty)
+def about_kept(kept: KeptStream, reshape: Reshape, *, may_be_empty: bool, may_miss: bool) -> Iterator[Finding]:
+    """Yield findings on what is kept of a stream, and what was masked. Some are refusals, depending on their rules."""
+    entry = kept.entry
+    if kept.had and not entry.captured.messages:
+        yield about_nothing_kept(entry.name, kept.had, may_be_empty=may_be_empty)
     elif kept.markers:
-        yield about_markers(name, kept.markers)
+        yield about_markers(entry.name, kept.markers)
     if kept.counted and kept.had:
-        yield from about_masks(name, action.entry.config, reshape.masks.masks, kept.masked, may_miss=action.may_miss)
-    if reshape.drops and (kept.had > action.entry.captured.messages or not kept.exact):
-        yield from about_part(action.entry, reshape.cut)
+        yield from about_masks(entry.name, entry.config, reshape.masks.masks, kept.masked, may_miss=may_miss)
+    if reshape.drops and (kept.had > entry.captured.messages or not kept.exact):
+        yield from about_part(entry, reshape.cut)
+
+
+def about_deliveries(action: Action, target: Target) -> Iterator[Finding]:
+    """Yield warnings about consumers of a renamed stream that deliver where those of the old one do."""
+    name, reshape = action.entry.name, action.reshape
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
     # An obfuscated subject to deliver to is another one.
     if action.name != name and name in target.streams and pushed and reshape.obfuscation is None:

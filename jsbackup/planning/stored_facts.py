@@ -1,15 +1,17 @@
-"""What only stored messages tell about a restore, and the plans that know it.
+"""The facts about a restore that only stored messages tell: how far copies had copied, what limits and times to live
+remove, what cuts, filters and masks keep.
 
-A plan is a pure function (`plan.py`) of a manifest, a target and options. Its facts are read here: how far copies had
-copied, what limits and times to live remove, what filters keep, and which other backups come closer.
+`first_decision` reads little: cuts, copies, headers where they decide. `counted` reads all messages that are filtered
+or masked. A preview and a restore call both, in this order; the restore transforms every message, a preview tries masks
+on a part of large streams.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -18,33 +20,36 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.overrides import trims
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
-from jsbackup.planning.model import Action, Outlived, RestoreOptions, RestorePlan, SendAs, Target
-from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.forecast import find_expiring
+from jsbackup.planning.model import Action, Expiring, LeftOut, Outlived, RestoreOptions, SendAs, Target
+from jsbackup.planning.plan import Decision, Facts, Shape, Shapes, judge, shape
+from jsbackup.planning.preflight import LOST
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.kept_messages import estimate, reshaped_messages, survey, survey_cut, with_newest
-from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
-from jsbackup.planning.selection.subset import KeptStream, kept_by_bounds, segments_within
+from jsbackup.planning.selection.chosen_streams import without_broken_lists
+from jsbackup.planning.selection.kept_messages import estimate, survey, survey_cut, with_newest
+from jsbackup.planning.selection.masking import about_sample
+from jsbackup.planning.selection.subset import KeptStream, segments_within
+from jsbackup.readable import format_count
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.segments import read_columns, read_stream, state_to_restore
-from jsbackup.repository.repository import Repository
-from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch
+from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch, keep_rows
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
+from jsbackup.transforms.mask import Masks, Unmaskable
 from jsbackup.transforms.removal import Cause, removal_of
-from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = [
     "MOST_BYTES",
+    "NO_SECRET",
     "SUBJECT_LIMIT",
-    "LimitedStreams",
-    "Lived",
-    "Planning",
+    "counted",
     "find_outlived",
-    "look_at_copies",
+    "first_decision",
     "lowered_subject_limit",
 ]
 
@@ -56,23 +61,29 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+NO_SECRET = bytes(32)
+"""For a preview, in which masked values are only counted."""
+
+_WHOLE_BYTES = 4 << 20  # streams up to this size are masked completely by a preview
+_ALL_BYTES = 128 << 20  # and so are larger ones, the smallest first, while all of them together have so much
+_MESSAGES = 1000  # of larger ones, so many at the beginning of the first and the last segment
+
 _MOST = 1_000_000  # how many messages are counted one by one
 
 
-def look_at_copies(objects: Objects, manifest: Manifest, plan: RestorePlan) -> CopyFacts:
-    """Return what is known about the streams with sources in a plan. Raises StoreError."""
-    entries = {entry.name: entry for entry in manifest.streams}
-    reshapes = {action.entry.name: action.reshape for action in plan.actions}
-    found: dict[str, Mapping[SourceKey, SourceFacts]] = {}
-    for action in plan.actions:
-        entry = entries[action.entry.name]
-        if action.wire not in (SendAs.V1, SendAs.V2) or not sources_of(entry.config):
+def _look_at_copies(objects: Objects, shapes: Shapes) -> CopyFacts:
+    """Return what is known about the streams with sources. Raises StoreError."""
+    entries = {entry.name: entry for entry in shapes.manifest.streams}
+    reshapes = {one.entry.name: one.reshaped.messages for one in shapes.streams}
+    known: dict[str, Mapping[SourceKey, SourceFacts]] = {}
+    for one in shapes.streams:
+        if one.wire not in (SendAs.V1, SendAs.V2) or not sources_of(one.entry.config):
             continue
         try:
-            found[entry.name] = _facts_of(objects, entry, action, entries, reshapes=reshapes)
+            known[one.entry.name] = _facts_of(objects, one, entries, reshapes=reshapes)
         except (IntegrityError, KeyUnavailable) as error:
-            _log.info("stream %s: how far its sources had copied cannot be read: %s", entry.name, error.message)
-    return CopyFacts(found)
+            _log.info("stream %s: how far its sources had copied cannot be read: %s", one.entry.name, error.message)
+    return CopyFacts(known)
 
 
 @dataclass(slots=True)
@@ -85,18 +96,14 @@ class _Marks:
 
 
 def _facts_of(
-    objects: Objects,
-    entry: StreamBackup,
-    action: Action,
-    entries: Mapping[str, StreamBackup],
-    *,
-    reshapes: Mapping[str, Reshape],
+    objects: Objects, copy: Shape, entries: Mapping[str, StreamBackup], *, reshapes: Mapping[str, Reshape]
 ) -> dict[SourceKey, SourceFacts]:
+    entry = copy.entry
     sources = {source_key(source): source for source in sources_of(entry.config)}
-    keeping = with_newest(objects, entry, action.reshape.keeping)
+    keeping = with_newest(objects, entry, copy.reshaped.messages.keeping)
     marks = _last_marks(objects, entry, keeping, sources)
-    end = state_to_restore(action.entry)
-    if action.reshape.renumber:  # here in the sequences that the messages still have
+    end = state_to_restore(Facts().kept_of(copy).entry)
+    if copy.reshaped.messages.renumber:  # here in the sequences that the messages still have
         end = replace(end, last_seq=end_of(entry, keeping.cut))
     reported = (
         {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
@@ -245,12 +252,12 @@ def find_outlived(
     Raises IntegrityError, KeyUnavailable and StoreError.
     """
     look = partial(_look_at, objects, cut=cut, config=config, now_ns=now_ns)
-    tasks = (partial(look, ref) for ref in _first(entry, cut, most_bytes))
+    tasks = (partial(look, ref) for ref in _first_segments(entry, cut, most_bytes))
     with closing(in_order(tasks, _THREADS)) as outlived:
         return sum(outlived, Outlived())
 
 
-def _first(entry: StreamBackup, cut: Cut, most_bytes: int) -> Iterator[SegmentRef]:
+def _first_segments(entry: StreamBackup, cut: Cut, most_bytes: int) -> Iterator[SegmentRef]:
     size = messages = 0
     for ref in segments_within(entry, cut):
         if size and (size + ref.size > most_bytes or messages + ref.messages > _MOST_MESSAGES):
@@ -284,10 +291,6 @@ def _look_at(objects: Objects, ref: SegmentRef, *, cut: Cut, config: JsonObject,
 
 
 SUBJECT_LIMIT = "max_msgs_per_subject"
-_BY_HEADERS = ("max_age", "allow_msg_ttl", "allow_msg_schedules")
-
-Lived = tuple[str, str, str, Cut, tuple[object, ...]]
-"""Name, incarnation and digest of a stream, its cut, and the settings by which it removes messages."""
 
 
 def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
@@ -297,204 +300,185 @@ def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
     return most if asked and most > 0 and not 0 < before <= most else 0
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedStreams:
-    """The streams of a plan. The methods read the store: call them in a worker thread. They raise StoreError; lost
-    objects and missing keys are reported when objects are checked.
+def _expired(objects: Objects, one: Shape, kept: KeptStream, target: Target) -> int | None:
+    """Return the exact number of messages that expire, where that decides whether a stream may replace another."""
+    there, asked, gone = target.streams.get(one.name), one.reshaped.messages, _expiring(one, kept, target)
+    if there is None or not one.replaces or asked.drops or asked.renumber or one.entry.opaque:
+        return None
+    if one.config.get("allow_msg_ttl"):  # the headers decide
+        return None
+    if not (gone.least < gone.most and gone.of - gone.most < there.state.messages):
+        return None
+    oldest = Cut(since=AtTime(target.now_ns - one.config["max_age"]))
+    left = survey_cut(objects, replace(one.entry, consumers=()), oldest).entry.captured.messages
+    return one.entry.captured.messages - left
+
+
+def _outlived(objects: Objects, one: Shape, kept: KeptStream, target: Target) -> Outlived | None:
+    """Return what the headers of single messages remove, where that may decide whether a stream may replace another,
+    and where it has schedules.
     """
-
-    objects: Objects
-    target: Target
-    options: RestoreOptions
-
-    def expired(self, plan: RestorePlan, entries: Mapping[str, StreamBackup]) -> dict[str, KeptStream]:
-        """Return the streams, by name, with the exact number of messages that expire, where that decides whether they
-        may replace others.
-        """
-        found: dict[str, KeptStream] = {}
-        for action in plan.actions:
-            if self._is_open(action):
-                entry = entries[action.entry.name]
-                oldest = Cut(since=AtTime(self.target.now_ns - action.config["max_age"]))
-                try:
-                    left = survey_cut(self.objects, replace(entry, consumers=()), oldest).entry.captured.messages
-                except (IntegrityError, KeyUnavailable):
-                    continue
-                count = entry.captured.messages
-                found[entry.name] = KeptStream(entry, had=count, expired=count - left)
-        return found
-
-    def outlived(
-        self, plan: RestorePlan, entries: Mapping[str, StreamBackup], known: dict[Lived, Outlived]
-    ) -> dict[str, Outlived]:
-        """Return what the headers of single messages remove, by stream, where that may decide whether it may replace
-        another, and where it has schedules. `known` has what was found before.
-        """
-        found: dict[str, Outlived] = {}
-        for action in plan.actions:
-            if self._may_outlive(action):
-                entry, cut = entries[action.entry.name], action.reshape.cut
-                rules = tuple(action.config.get(name) for name in _BY_HEADERS)
-                key = (entry.name, entry.incarnation, entry.digest.hex, cut, rules)
-                try:
-                    if key not in known:
-                        now_ns = self.target.now_ns
-                        known[key] = find_outlived(self.objects, entry, cut, action.config, now_ns=now_ns)
-                except (IntegrityError, KeyUnavailable):
-                    continue
-                found[entry.name] = known[key]
-        return found
-
-    def _may_outlive(self, action: Action) -> bool:
-        there, gone, asked = self.target.streams.get(action.name), action.expiring, action.reshape
-        if not self.target.now_ns or not action.entry.segments:
-            return False
-        if asked.drops_by_filters or asked.masks_drop or asked.renumber:
-            return False
-        if action.config.get("allow_msg_schedules"):
-            return True
-        if there is None or not action.replaces or not action.config.get("allow_msg_ttl"):
-            return False
-        if self.options.replace_with_part:
-            return False
-        held = there.state.messages
-        return held > 0 and not (gone.least and gone.of - gone.least < held)
-
-    def _is_open(self, action: Action) -> bool:
-        there, gone = self.target.streams.get(action.name), action.expiring
-        if there is None or not action.replaces or action.reshape.drops or action.reshape.renumber:
-            return False
-        if action.config.get("allow_msg_ttl"):  # the headers decide
-            return False
-        return gone.least < gone.most and gone.of - gone.most < there.state.messages and not action.entry.opaque
-
-    def against_subject_limits(self, plan: RestorePlan, entries: Mapping[str, StreamBackup]) -> Iterator[Finding]:
-        """Yield refusals of a lower `max_msgs_per_subject` than subjects have messages."""
-        for action in plan.actions:
-            most, asked, held = lowered_subject_limit(action, self.options), action.reshape, action.entry.captured
-            if not most or not held.messages or not action.counted or action.entry.opaque:
-                continue
-            if asked.newest is not None and (asked.newest.compact or asked.newest.count <= most):
-                continue
-            look = replace(asked.keeping, newest=NewestRule(most), chosen=None)
-            try:
-                chosen = with_newest(self.objects, entries[action.entry.name], look).chosen
-            except (IntegrityError, KeyUnavailable):
-                continue
-            if chosen is not None and len(chosen) < held.messages:
-                yield trims(action.entry.name, SUBJECT_LIMIT, len(chosen), held.messages)
+    there, asked, config = target.streams.get(one.name), one.reshaped.messages, one.config
+    if not target.now_ns or not kept.entry.segments or asked.drops_by_filters or asked.masks_drop or asked.renumber:
+        return None
+    if not config.get("allow_msg_schedules"):
+        if there is None or not one.replaces or not config.get("allow_msg_ttl") or one.options.replace_with_part:
+            return None
+        held, gone = there.state.messages, _expiring(one, kept, target)
+        if not held or (gone.least and gone.of - gone.least < held):
+            return None
+    return find_outlived(objects, one.entry, asked.cut, config, now_ns=target.now_ns)
 
 
-# --- stored plan ---
-#
-# Plans for a repository: the pure plan, with facts from messages and other backups.
-
-_NAMING = (Rule.UNTIL_AFTER_BACKUP, Rule.UNTIL_BEFORE_FIRST)
+def _expiring(one: Shape, kept: KeptStream, target: Target) -> Expiring:
+    return find_expiring(kept, one.config, target.now_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Planning:
-    """What the plans of one restore share. The methods read the store: call them in a worker thread."""
+# --- the decision ---
 
-    repository: Repository
-    target: Target
-    options: RestoreOptions
-    _outlived: dict[Lived, Outlived] = field(default_factory=dict, init=False)
 
-    def plan(self, manifest: Manifest) -> RestorePlan:
-        """Return the plan; its cuts are exact if their segments can be read. Raises as `plan_restore`, and
-        StoreError.
-        """
-        plan = plan_restore(manifest, self.target, self.options)
-        facts = look_at_copies(self.repository.objects, manifest, plan)
-        if facts.sources:
-            plan = plan_restore(manifest, self.target, self.options, copies=facts)
-        if any(action.reshape.cut for action in plan.actions):
-            plan = self._knowing(manifest, plan, self._estimate)
-            plan = replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
-        else:
-            plan = self._knowing(manifest, plan, None)
-        return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
+def first_decision(
+    objects: Objects,
+    manifest: Manifest,
+    target: Target,
+    options: RestoreOptions,
+    left_out: Mapping[str, LeftOut] | None = None,
+) -> Decision:
+    """Decide before messages are counted: cuts are exact if their segments can be read. Streams whose lists of segments
+    are broken are refused, unless all are. `left_out` is known already.
 
-    def counted(self, manifest: Manifest, plan: RestorePlan) -> RestorePlan:
-        """Return the plan with exact numbers of what filters keep, which takes a pass over these streams; `plan` itself
-        if there are none. What masks do is not looked at. Raises StoreError.
-        """
-        if not any(action.reshape.drops_by_filters or action.reshape.renumber for action in plan.actions):
-            return plan
-        return self._knowing(manifest, plan, self._count)
+    Raises the errors of `shape`; IntegrityError and StoreError.
+    """
+    try:
+        return _first(objects, shape(manifest, target, options), left_out or {})
+    except IntegrityError:
+        manifest, options, broken = without_broken_lists(manifest, options)
+        if not broken:
+            raise
+        decision = _first(objects, shape(manifest, target, options), left_out or {})
+        return decision.finding(Finding(name, Rule.OBJECT_LOST, e.message, LOST) for name, e in broken.items())
 
-    def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
-        """Return the plan after all kept messages were transformed; `plan` itself if it has only exact cuts.
 
-        Raises as `survey`: nothing has been sent yet.
-        """
+def _first(objects: Objects, shapes: Shapes, left_out: Mapping[str, LeftOut]) -> Decision:
+    target = shapes.target
+    facts = Facts(copies=_look_at_copies(objects, shapes), left_out=left_out, early=True)
+    kept: dict[str, KeptStream] = {}
+    expired: dict[str, int] = {}
+    outlived: dict[str, Outlived] = {}
+    for one in shapes.streams:
+        name = one.entry.name
+        with _unreadable_later():
+            if one.reshaped.messages.cut:
+                kept[name] = estimate(objects, one.entry, one.reshaped.messages)
+        known = kept.get(name) or facts.kept_of(one)
+        with _unreadable_later():
+            if (count := _expired(objects, one, known, target)) is not None:
+                expired[name] = count
+            if (gone := _outlived(objects, one, known, target)) is not None:
+                outlived[name] = gone
+    facts = replace(facts, kept=kept, expired=expired, outlived=outlived)
+    return Decision(shapes, facts, judge(shapes, facts))
 
-        def surveyed(entry: StreamBackup, action: Action) -> KeptStream:
-            return survey(self.repository.objects, entry, action.reshape, secret)
 
-        if all(action.counted and not replace(action.reshape, cut=Cut()) for action in plan.actions):
-            return plan
-        return self._knowing(manifest, plan, surveyed)
+def _unreadable_later() -> AbstractContextManager[None]:
+    """Ignore lost objects and missing keys: they are reported when objects are checked."""
+    return suppress(IntegrityError, KeyUnavailable)
 
-    def _against_unwanted(self, manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
-        """Refuse messages with headers that the target does not support: all messages of such streams are read."""
-        entries = {entry.name: entry for entry in manifest.streams}
-        for action in plan.actions:
-            asked = action.reshape
-            if not asked.unwanted:
-                continue
-            objects, entry = self.repository.objects, entries[action.entry.name]
-            try:
-                look = replace(with_newest(objects, entry, asked.keeping), unwanted=asked.unwanted)
-                for _ in reshaped_messages(objects, entry, look, b""):
-                    pass
-            except PlanRefused as found:
-                yield Finding(action.entry.name, Rule.STREAM_FEATURE, found.message, found.hint or "")
-            except (IntegrityError, KeyUnavailable):
-                pass  # as in `_estimate`
 
-    def _knowing(
-        self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], KeptStream | None] | None
-    ) -> RestorePlan:
-        """Plan again with what `look` finds out about each stream's backup, and with what decides about limits."""
-        entries = {entry.name: entry for entry in manifest.streams}
-        kept: dict[str, KeptStream] = {}
-        if look is not None:
-            found = {one.entry.name: look(entries[one.entry.name], one) for one in plan.actions if one.reshape}
-            kept = {name: one for name, one in found.items() if one is not None}
-            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
-        limits = LimitedStreams(self.repository.objects, self.target, self.options)
-        if expired := limits.expired(plan, entries):
-            kept |= expired
-            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
-        if outlived := limits.outlived(plan, entries, self._outlived):
-            reshapes = {action.entry.name: action.reshape for action in plan.actions}
-            for name, one in outlived.items():
-                known = kept.get(name) or kept_by_bounds(entries[name], reshapes[name])
-                kept[name] = replace(known, outlived=one)
-            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
-        return replace(plan, refusals=(*plan.refusals, *limits.against_subject_limits(plan, entries)))
+def counted(objects: Objects, decision: Decision, secret: bytes | None = None) -> Decision:
+    """Return the decision with exact numbers, which takes a pass over the streams that are filtered or changed.
 
-    def _estimate(self, entry: StreamBackup, action: Action) -> KeptStream | None:
+    With the `secret` of a restore every message is transformed as it will be. Without one, as in a preview, those are
+    read that filters, masks and unsupported headers decide about; of large streams masks are tried on some.
+
+    Raises StoreError; with a secret also IntegrityError and KeyUnavailable.
+    """
+    entries, kept, found = decision.entries, dict(decision.facts.kept), list[Finding]()
+    changed = [action for action in decision.plan.actions if action.reshape]
+    left = _ALL_BYTES
+    for size, action in sorted(((_bytes(entries, one), one) for one in changed), key=lambda pair: pair[0]):
+        name, asked, left = action.entry.name, action.reshape, left - size
+        entry, masks = entries[name], asked.masks
+        whole = secret is not None or not masks or size <= _WHOLE_BYTES or left >= 0
+        if secret is None:
+            asked = replace(asked.keeping, renumber=asked.renumber, unwanted=asked.unwanted)
+            asked = replace(asked, masks=masks if whole else Masks())
         try:
-            return estimate(self.repository.objects, entry, action.reshape)
+            if replace(asked, cut=Cut()) or (secret is not None and name not in kept):
+                kept[name] = survey(objects, entry, asked, NO_SECRET if secret is None else secret)
+            if not whole and masks:
+                found += _sampled(objects, entry, action, kept.get(name))
+                if name in kept:
+                    kept[name] = replace(kept[name], exact=not action.reshape.masks_drop, counted=False)
+        except PlanRefused as error:
+            rule = Rule.MASK_UNREADABLE if masks else Rule.STREAM_FEATURE
+            found.append(Finding(name, rule, _unmaskable(objects, entry, asked, error), error.hint or ""))
         except (IntegrityError, KeyUnavailable):
-            return None  # lost objects and missing keys are reported when objects are checked
+            if secret is not None:  # else objects are checked later
+                raise
+    if changed:
+        findings = (*decision.facts.findings, *found)
+        decision = decision.knowing(replace(decision.facts, kept=kept, findings=findings, early=False))
+    return decision.finding(_against_subject_limits(objects, decision, entries))
 
-    def _count(self, entry: StreamBackup, action: Action) -> KeptStream | None:
-        asked = action.reshape
-        if not (asked.drops_by_filters or asked.renumber):
-            return self._estimate(entry, action)
-        try:
-            kept = survey(self.repository.objects, entry, replace(asked.keeping, renumber=asked.renumber), b"")
-        except (IntegrityError, KeyUnavailable):
-            return None  # as in `_estimate`
-        return replace(kept, exact=not asked.masks_drop, counted=not asked.masks)
 
-    def _named(self, manifest: Manifest, finding: Finding) -> Finding:
-        if finding.rule not in _NAMING:
-            return finding
-        summaries, cut = self.repository.inventory().summaries, self.options.reshape.cut
-        nearest = find_nearest(manifest, finding.stream, cut, summaries, manifest_of=self.repository.manifest)
-        return naming_nearest(finding, nearest)
+def _bytes(entries: Mapping[str, StreamBackup], action: Action) -> int:
+    try:
+        return sum(ref.bytes for ref in segments_within(entries[action.entry.name], action.reshape.cut))
+    except IntegrityError:  # of a list, which is reported when objects are checked
+        return 0
+
+
+def _unmaskable(objects: Objects, entry: StreamBackup, asked: Reshape, error: PlanRefused) -> str:
+    """Return why a message cannot be masked, with the number of those that cannot, where that can be found."""
+    if not asked.masks:
+        return error.message
+    keeping = replace(asked, masks=replace(asked.masks, unmaskable=Unmaskable.KEEP))
+    try:
+        kept = survey(objects, entry, keeping, NO_SECRET)
+    except (PlanRefused, IntegrityError, KeyUnavailable):
+        return error.message
+    of = kept.entry.captured.messages
+    return f"{error.message}; in all, {kept.masked.kept:,} of {format_count(of, 'message')} cannot be masked"
+
+
+def _sampled(objects: Objects, entry: StreamBackup, action: Action, kept: KeptStream | None) -> Iterator[Finding]:
+    """Yield what masks do to the first messages of the first and the last segment."""
+    chosen = None if kept is None else kept.chosen
+    reshape = replace(action.reshape, chosen=chosen, newest=action.reshape.newest if chosen is not None else None)
+    segments, tally = segments_within(entry, reshape.cut), ReshapeTally()
+    for ref in (*segments[:1], *segments[1:][-1:]):
+        batches = _head(read_stream(objects, replace(entry, segments=(ref,))), reshape.cut)
+        for _ in reshape.apply(batches, stream=entry.name, secret=NO_SECRET, tally=tally):
+            pass
+    of = format_count(entry.captured.messages, "message")
+    yield from about_sample(action, tally, f"in a sample of {tally.came.messages:,} of {of}")
+
+
+def _head(batches: Iterable[MessageBatch], cut: Cut) -> Iterator[MessageBatch]:
+    """Yield the first messages within a cut."""
+    most = _MESSAGES
+    for batch in batches:
+        within = keep_rows(batch, cut.rows(batch)).slice(0, most)
+        yield within
+        most -= within.num_rows
+        if not most:
+            return
+
+
+def _against_subject_limits(
+    objects: Objects, decision: Decision, entries: Mapping[str, StreamBackup]
+) -> Iterator[Finding]:
+    """Yield refusals of a lower `max_msgs_per_subject` than subjects have messages."""
+    for action in decision.plan.actions:
+        most = lowered_subject_limit(action, decision.shapes.options)
+        asked, held = action.reshape, action.entry.captured.messages
+        if not most or not held or not action.counted or action.entry.opaque:
+            continue
+        if asked.newest is not None and (asked.newest.compact or asked.newest.count <= most):
+            continue
+        look = replace(asked.keeping, newest=NewestRule(most), chosen=None)
+        with _unreadable_later():
+            chosen = with_newest(objects, entries[action.entry.name], look).chosen
+            if chosen is not None and len(chosen) < held:
+                yield trims(action.entry.name, SUBJECT_LIMIT, len(chosen), held)

@@ -179,10 +179,6 @@ class Masks:
                 "name it with --mask-key-file (mask_key in Python).",
             )
 
-    def aimless(self, patterns: Sequence[str]) -> list[Mask]:
-        """Return masks for subjects that no stream with these patterns has: probably a mistake, and a leak."""
-        return [mask for mask in self.masks if not any(overlaps(mask.subjects, pattern) for pattern in patterns)]
-
 
 def _refuse_two_for_a_payload(masks: Sequence[Mask]) -> None:
     """Raise UsageError if a whole payload is masked, and something in it too, or twice."""

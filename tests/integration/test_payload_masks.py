@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.engine.restore import sampling
+from jsbackup.planning import stored_facts
 from tests.harness.api import call, connected, keys_of
 from tests.harness.natscli import run_nats
 from tests.harness.servers import MINORS, NEWEST, NatsServer
@@ -221,10 +221,10 @@ def test_a_plan_of_a_large_account_reads_small_streams_whole(
     with NatsServer(NEWEST) as server:
         asyncio.run(_fill(server.url, counts=False))
         assert typed("backup", "-s", server.url, *repo, "-q").code == 0
-        monkeypatch.setattr(sampling, "_WHOLE_BYTES", 0)
-        monkeypatch.setattr(sampling, "_ALL_BYTES", 100_000)
-        monkeypatch.setattr(sampling, "_MESSAGES", 1)
+        monkeypatch.setattr(stored_facts, "_WHOLE_BYTES", 0)
+        monkeypatch.setattr(stored_facts, "_ALL_BYTES", 100_000)
+        monkeypatch.setattr(stored_facts, "_MESSAGES", 1)
         line = ("plan", "latest", "--mask", ">:payload=zero", *REPLACE, "-s", server.url, *repo, "--json")
         notes = {one["stream"]: "; ".join(one["notes"]) for one in typed(*line).document["actions"]}
         assert ">:payload=zero masks 19 payloads in the 19 messages that it applies to" in notes["ORDERS"]
-        assert "2 examined messages (the first 1 and the last 1 of" in notes["OBJ_files"]
+        assert "in a sample of 1 of" in notes["OBJ_files"]

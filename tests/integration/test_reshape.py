@@ -407,8 +407,8 @@ def test_what_cannot_be_met_or_masked_changes_nothing(
     there = asyncio.run(names())
     options = ["--rename", "*=N_*", "--map-subject", "a.>=>n.a.>"]
     for more, code, said in (
-        (["--until", "2100-01-01T00:00:00Z"], 15, "The nearest backup: "),
-        (["--until", "4711"], 15, "The nearest backup: "),
+        (["--until", "2100-01-01T00:00:00Z"], 15, "Choose another backup"),
+        (["--until", "4711"], 15, "Choose another backup"),
         (["--mask", "a.>:$.who.x=hash"], 2, "16 bytes"),
         (["--mask", "nowhere.>:$.who=redact"], 15, "would mask nothing"),
         (["--mask", "a.>:header(X-User)=redact", "--mask", "$KV.>:$.a=redact"], 15, "would mask nothing"),

@@ -9,7 +9,7 @@ import pytest
 
 from jsbackup.model import StreamState
 from jsbackup.planning.model import IfExists, Outlived, RestoreOptions, RestorePlan, Target
-from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.plan import Facts, plan_restore
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import StreamInfo
@@ -25,7 +25,7 @@ def planned(
     now: int,
     *,
     held: int | None = None,
-    kept: KeptStream | None = None,
+    facts: Facts | None = None,
     live: bool = False,
     **options: Any,
 ) -> RestorePlan:
@@ -36,8 +36,7 @@ def planned(
         there["S"] = replace(existing("S", "S.>"), state=StreamState(messages=held, first_seq=1, last_seq=held))
         options["if_exists"] = IfExists.REPLACE
     target = Target(NEW, False, there, now_ns=now * SECOND)
-    known = {} if kept is None else {"S": kept}
-    return plan_restore(manifest, target, RestoreOptions(**options), known, live=live)
+    return plan_restore(manifest, target, RestoreOptions(**options), replace(facts or Facts(), live=live))
 
 
 def refused(made: RestorePlan) -> list[Rule]:
@@ -80,15 +79,15 @@ def test_nothing_does_not_replace_messages() -> None:
 
 def test_exact_numbers_decide() -> None:
     assert refused(planned(ENTRY, 15, held=17)) == []  # up to ten expire, as far as is known
-    made = planned(ENTRY, 15, held=17, kept=KeptStream(ENTRY, had=20, expired=4))
+    made = planned(ENTRY, 15, held=17, facts=Facts(expired={"S": 4}))
     assert refused(made) == [Rule.PART_REPLACES] and made.actions[0].expiring.count == "4"
-    assert refused(planned(ENTRY, 15, held=16, kept=KeptStream(ENTRY, had=20, expired=4))) == []
+    assert refused(planned(ENTRY, 15, held=16, facts=Facts(expired={"S": 4}))) == []
 
 
 def outlived(held: int, of_ttl: int, expired: int, looked: int, **config: int | bool) -> RestorePlan:
     entry = segmented(allow_msg_ttl=True, **config)
-    known = KeptStream(entry, had=20, outlived=Outlived(of_ttl, expired, looked))
-    return planned(entry, 15, held=held, kept=known)
+    known = Facts(outlived={"S": Outlived(of_ttl, expired, looked)})
+    return planned(entry, 15, held=held, facts=known)
 
 
 def test_messages_that_have_outlived_their_own_time_count_in_the_same_way() -> None:
@@ -126,7 +125,7 @@ def test_times_of_kept_messages_decide_where_segments_have_others() -> None:
     some = replace(ENTRY, captured=replace(ENTRY.captured, messages=3))
     for times, rules in (((2, 9), [Rule.PART_REPLACES]), ((2, 19), []), ((16, 19), [])):
         ends = (times[0] * SECOND, times[1] * SECOND)
-        made = planned(ENTRY, 25, held=1, kept=KeptStream(some, had=20, times=ends))
+        made = planned(ENTRY, 25, held=1, facts=Facts({"S": KeptStream(some, had=20, times=ends)}))
         assert refused(made) == rules
         assert bool(made.actions[0].expiring.most) == (times[0] < 15)
 

@@ -7,20 +7,15 @@ from typing import Any
 
 import pytest
 
-from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.model import Consumers, RestorePlan
 from jsbackup.planning.rules import Rule
-from jsbackup.planning.selection.point_in_time import Nearest, find_nearest
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    BackupResult,
     Captured,
-    Manifest,
     SegmentRef,
-    Source,
     StreamBackup,
-    summary_of,
 )
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
@@ -317,39 +312,3 @@ def test_an_end_before_the_first_message_is_refused_where_earlier_ones_are_gone(
     (action,) = reshaped(begun_so, allow_nothing=True, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
     assert [found.rule for found in action.warnings] == [Rule.NOTHING_KEPT]
     assert action.entry.captured.messages == 0
-
-
-def _backup(number: int, *entries: StreamBackup, cluster: str = "A") -> Manifest:
-    moment = format_time(NOW_NS + number * HOUR)
-    name = f"backup-{number}" if cluster == "A" else f"{cluster}-{number}"
-    return Manifest(name, moment, "t", Source(cluster=cluster), BackupResult.COMPLETE, entries)
-
-
-def test_the_backups_nearest_to_an_end_are_named() -> None:
-    def growing(number: int) -> StreamBackup:
-        return stored("S", segment(1, 10 * (number + 5), NOW_NS - HOUR, NOW_NS), begun=NOW_NS + number * HOUR)
-
-    manifests = {f"backup-{n}": _backup(n, growing(n)) for n in range(-3, 4)}
-    manifests["backup-0"] = _backup(0, stored("OTHER", *DAY))
-    manifests |= {f"B-{n}": _backup(n, growing(n), cluster="B") for n in range(-3, 10)}
-    summaries = [summary_of(one) for one in manifests.values()]
-
-    def manifest_of(backup: str) -> Manifest:
-        if backup == "backup-2":
-            raise IntegrityError("damaged")
-        return manifests[backup]
-
-    def find(number: int, until: AtTime | AtSequence) -> Nearest:
-        return find_nearest(manifests[f"backup-{number}"], "S", Cut(until=until), summaries, manifest_of=manifest_of)
-
-    def nearest(number: int, until: AtTime | AtSequence) -> list[str | None]:
-        found = find(number, until)
-        return [None if one is None else one.id for one in (found.before, found.after)]
-
-    assert nearest(-3, AtTime(NOW_NS - HOUR // 2)) == ["backup--1", "backup-1"]
-    assert nearest(-3, AtTime(NOW_NS + HOUR + 1)) == ["backup-1", "backup-3"]
-    assert nearest(3, AtTime(NOW_NS + 9 * HOUR)) == ["backup-3", None]
-    assert nearest(-3, AtSequence(35)) == ["backup--2", "backup--1"]
-    hint = find(3, AtTime(NOW_NS - HOUR // 2)).hint
-    assert "backup--1" in hint
-    assert "backup-1" in hint

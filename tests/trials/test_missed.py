@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.restore import sampling
+from jsbackup.planning import stored_facts
 from jsbackup.planning.selection.masking import NO_MASK
 from tests.harness.api import connected
 from tests.harness.servers import NEWEST, NatsServer
@@ -105,7 +105,7 @@ def test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target(pair: tup
         assert names(target) == []
     dry = typed(*clone, *MISSPELT, "--dry-run", "--json")
     notes = dry.document["actions"][0]["notes"]
-    assert any("masks nothing in the 20 that it selects of the 20 examined messages" in note for note in notes), notes
+    assert any("masks nothing in the 20 messages that it applies to" in note for note in notes), notes
     lost = ("--mask", "orders.>:$.email=redact")
     for more in ((), ("--dry-run",)):
         done = typed("clone", "*", *RIGHT, *lost, *more, "-s", source, "--to-server", target)
@@ -162,13 +162,16 @@ def test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows(
     source, target = pair
     repo = ("-r", tmp_path / "repo")
     assert typed("backup", "-s", source, *repo, "-q").code == 0
-    monkeypatch.setattr(sampling, "_WHOLE_BYTES", 1)
-    monkeypatch.setattr(sampling, "_ALL_BYTES", 1)
-    monkeypatch.setattr(sampling, "_MESSAGES", 5)
+    monkeypatch.setattr(stored_facts, "_WHOLE_BYTES", 1)
+    monkeypatch.setattr(stored_facts, "_ALL_BYTES", 1)
+    monkeypatch.setattr(stored_facts, "_MESSAGES", 5)
     where = ("-s", target, *repo)
     for masks, says in (
-        (RIGHT, "masks 9 values in 9 of the 10 examined messages (the first 5 and the last 5 of 21)"),
-        (MISSPELT, "masks nothing in the 9 that it selects of the 10 examined messages (the first 5"),
+        (
+            RIGHT,
+            "in a sample of 5 of 21 messages: users.>:$.email=redact masks 5 values in the 5 messages",
+        ),
+        (MISSPELT, "in a sample of 5 of 21 messages: --mask users.>:$.mail=redact masks nothing in the 5 messages"),
     ):
         planned = typed("plan", "latest", "USERS", *masks, *where, "--json")
         assert planned.code == 0
@@ -176,10 +179,12 @@ def test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows(
         assert "sampled" in rules(planned.document, "warnings")
     unreadable = typed("plan", "latest", "ALL", "--mask", "all.>:$.x=redact", *where, "--json")
     assert unreadable.code == 15 and rules(unreadable.document) == {"mask-unreadable"}
-    assert unreadable.document["refusals"][0]["reason"] == (
-        "message 1 of stream ALL cannot be masked: not JSON; "
-        "in all, 1 of the 1 examined messages cannot be masked (the first 1 of 1)"
-    )
+    said = "message 1 of stream ALL cannot be masked: not JSON"
+    assert unreadable.document["refusals"][0]["reason"] == said
+    monkeypatch.setattr(stored_facts, "_WHOLE_BYTES", 1 << 20)
+    for command in (("plan", "latest"), ("restore", "latest")):
+        done = typed(*command, "ALL", "--mask", "all.>:$.x=redact", *where)
+        assert done.code == 15 and f"{said}; in all, 1 of 1 message cannot be masked" in done.out + done.err, done
     cloning = ("clone", "ALL", "--mask", "all.>:$.x=redact", "-s", source, "--to-server", target, "--dry-run")
     assert typed(*cloning).code == 15
 
@@ -205,12 +210,12 @@ def test_messages_that_no_mask_is_for_are_counted(pair: tuple[str, str], typed: 
     planned = typed("plan", "latest", "USERS", *whole, *REPLACE, *where, "--json")
     assert planned.code == 0 and "unmasked" not in rules(planned.document, "warnings")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "_WHOLE_BYTES", 1)
-        patch.setattr(sampling, "_ALL_BYTES", 1)
-        patch.setattr(sampling, "_MESSAGES", 15)
+        patch.setattr(stored_facts, "_WHOLE_BYTES", 1)
+        patch.setattr(stored_facts, "_ALL_BYTES", 1)
+        patch.setattr(stored_facts, "_MESSAGES", 50)
         planned = typed("plan", "latest", "USERS", *masks, *REPLACE, *where, "--json")
     says = "; ".join(planned.document["actions"][0]["notes"])
-    assert "7 of the 30 examined messages stay unmasked: no mask selects their subjects" in says
+    assert "in a sample of 32 of 32 messages: 7 messages stay unmasked: no mask applies to their subjects" in says
 
 
 async def _publish_deeper(url: str) -> None:

@@ -213,12 +213,12 @@ def restore(
                 from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
 
                 manifest = backup(run_loop(read_source(connection)))
-                prospect = run_loop(begin_restore(run, repository, manifest, saved))
+                prepared = run_loop(begin_restore(run, repository, manifest, saved))
                 mask_key = mask_key_of({"mask_key_file": ctx.params.get("mask_key_file")})
                 at_once = jobs if ctx.get_parameter_source("jobs") in GIVEN else 0  # 0: as many as Spark can
                 with open_session(spark) as session:
                     executors = Executors(session, place, repository.descriptor.id, reference, at_once)
-                    report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
+                    report = restore_streams(executors, run, repository, prepared, mask_key=mask_key)
     except Interrupted as error:
         raise error.with_hint(hint) from None
     return restored_result(report, "restored", finder)

@@ -36,7 +36,8 @@ from jsbackup.repository.origin import origin_of
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.engine.restore.restore import Preview, RestoreReport
+    from jsbackup.engine.restore.restore import RestoreReport
+    from jsbackup.planning.plan import Decision
     from jsbackup.repository.read.latest import BackupSearch
 
 __all__ = [
@@ -67,7 +68,7 @@ def plan_code(plan: RestorePlan) -> int:
     return plan.code or (IncompleteError.exit_code if plan.missing else 0)
 
 
-def plan_json(finder: BackupSearch, preview: Preview, saved: str | None) -> JsonObject:
+def plan_json(finder: BackupSearch, preview: Decision, saved: str | None) -> JsonObject:
     """Return the document of `plan --json`, for the backup that `finder` has found."""
     manifest = finder.choice.manifest
     chosen = f"{manifest.result}, made {_second(manifest.created)}"
@@ -87,7 +88,7 @@ def plan_text(document: JsonObject) -> Iterator[Block]:
         yield f"saved: {document['saved']}"
 
 
-def preview_json(preview: Preview) -> JsonObject:
+def preview_json(preview: Decision) -> JsonObject:
     """Return the document of `plan --json` without the origin of streams."""
     made, target = preview.plan, preview.target
     warnings = [*made.warnings, *(found for action in made.actions for found in action.warnings)]

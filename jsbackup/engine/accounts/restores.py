@@ -35,18 +35,14 @@ from jsbackup.engine.accounts.system_view import FoundAccount, SystemView, syste
 from jsbackup.engine.link.concurrency import in_thread, with_own_threads
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.source import KnownAccount
-from jsbackup.engine.restore.restore import (
-    Prepared,
-    Preview,
-    RestoreReport,
-)
+from jsbackup.engine.restore.restore import Prepared, RestoreReport
 from jsbackup.engine.restore.run import Complete, RestoreSettings
-from jsbackup.engine.restore.runbook import RunbookPart
+from jsbackup.engine.restore.runbook import RunbookPart, with_conflicts
 from jsbackup.errors import Interrupted, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined
-from jsbackup.planning.model import RestoreOptions, RestorePlan
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.preflight import refuse_if_refused
-from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.progress import Progress
 from jsbackup.readable import in_short
@@ -377,7 +373,7 @@ class AccountPlan:
     """What a restore would do in an account, or why it cannot even be planned."""
 
     part: AccountPart
-    preview: Preview | JsBackupError
+    preview: Decision | JsBackupError
 
     @property
     def code(self) -> int:
@@ -419,19 +415,9 @@ def preview_accounts(parts: Sequence[AccountPart], repository: Repository, compl
     """Return the plan of each account. Conflicts of those that share a target are among the refusals."""
 
     looked = [(part, _attempt(part, repository, complete, RunbookPart.preview)) for part in parts]
-    sound = [(part, one) for part, one in looked if not isinstance(one, JsBackupError)]
-    more = iter(
-        against_each_other([PlannedPart(one.plan, one.target, place, _name(part)) for part, (one, place) in sound])
-    )
-    plans = []
-    for part, seen in looked:
-        if isinstance(seen, JsBackupError):
-            plans.append(AccountPlan(part, seen))
-        else:
-            preview, _ = seen
-            plan = replace(preview.plan, refusals=(*preview.plan.refusals, *next(more)))
-            plans.append(AccountPlan(part, replace(preview, plan=plan)))
-    return plans
+    sound = [(*seen, _name(part)) for part, seen in looked if not isinstance(seen, JsBackupError)]
+    together = iter(with_conflicts(sound))
+    return [AccountPlan(part, seen if isinstance(seen, JsBackupError) else next(together)) for part, seen in looked]
 
 
 def restore_accounts(
@@ -484,16 +470,14 @@ _Ready = tuple[Prepared, JetStreamPlace] | JsBackupError
 
 def _without_conflicts(tried: Sequence[tuple[AccountPart, _Ready]]) -> list[tuple[AccountPart, _Ready]]:
     """Return the same, with an error where a restore conflicts with one before it: both go to one account."""
-    sound = [(part, one) for part, one in tried if not isinstance(one, JsBackupError)]
-    found = iter(
-        against_each_other([PlannedPart(one.plan, one.target, place, _name(part)) for part, (one, place) in sound])
-    )
+    sound = [(one[0].decision, one[1], _name(part)) for part, one in tried if not isinstance(one, JsBackupError)]
+    together = iter(with_conflicts(sound))
     checked: list[tuple[AccountPart, _Ready]] = []
     for part, one in tried:
         outcome = one
         if not isinstance(one, JsBackupError):
             try:
-                refuse_if_refused(RestorePlan("", (), next(found)), preview=_PREVIEW)
+                refuse_if_refused(next(together).plan, preview=_PREVIEW)
             except JsBackupError as error:
                 outcome = error
         checked.append((part, outcome))

@@ -32,14 +32,13 @@ from jsbackup.engine.read.mirrors import order_of, reach_of
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
-from jsbackup.engine.restore.replacing import count_dropped, count_left_out
-from jsbackup.engine.restore.restore import Preview, RestoreReport, preview_plan
+from jsbackup.engine.restore.replacing import count_left_out
+from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun
-from jsbackup.engine.restore.sampling import refuse_absent, sample_live
 from jsbackup.engine.restore.send_archive import Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, refused_configs
-from jsbackup.errors import FormatError, NatsError
+from jsbackup.engine.restore.target import look_at, may_update, not_allowed, refused_configs
+from jsbackup.errors import FormatError, NatsError, NatsPermissionDenied, PlanRefused
 from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.configs.features import V2_SINCE
@@ -48,12 +47,13 @@ from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts, Source
 from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.planning.interrupted import replaced_by
 from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
-from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.plan import Decision, Facts, judge, plan_restore, shape
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import against_missed
+from jsbackup.planning.selection.masking import about_nothing_kept, about_sample, about_unseen
 from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.planning.stored_facts import SUBJECT_LIMIT, lowered_subject_limit
+from jsbackup.planning.stored_facts import NO_SECRET, SUBJECT_LIMIT, lowered_subject_limit
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import (
@@ -69,6 +69,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.times import format_time
 from jsbackup.transforms.batches import SEQUENCE
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, last_positions, source_key
+from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["note_ends", "preview_clone", "run_clone"]
 
@@ -161,16 +162,20 @@ async def _last_marks(
     return found if len(found) == len(keys) or last < first else None
 
 
+# --- what a source tells about masks, filters and limits ---
+
 _MOST_SUBJECTS = 100_000  # are asked for; of more, only their number counts
+_LIVE_MESSAGES = 20  # requested one by one, for each mask
+_REQUESTS_AT_ONCE = 32
 
 
-async def refuse_subject_limits(js: JetStream, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """Return the plan of a clone, refused where subjects of its source have more messages than a limit that was asked
-    for would leave. What filters leave out is not known. Raises NatsError.
+async def _subject_limits(js: JetStream, decision: Decision) -> list[Finding]:
+    """Return refusals where subjects of the source have more messages than a limit that was asked for would leave.
+    What filters leave out is not known. Raises NatsError.
     """
-    refusals = list(plan.refusals)
-    for action in plan.actions:
-        most = lowered_subject_limit(action, options)
+    refusals = []
+    for action in decision.plan.actions:
+        most = lowered_subject_limit(action, decision.shapes.options)
         if not most or action.reshape.drops:
             continue
         info = await js.stream(action.entry.name)
@@ -180,12 +185,81 @@ async def refuse_subject_limits(js: JetStream, plan: RestorePlan, options: Resto
             held, left = sum(counts), sum(min(count, most) for count in counts)
         if 0 < left < held:
             refusals.append(trims(action.entry.name, SUBJECT_LIMIT, left, held))
-    return replace(plan, refusals=tuple(refusals))
+    return refusals
+
+
+async def _absent(js: JetStream, decision: Decision) -> list[Finding]:
+    """Return refusals where the source has no message of the named subjects. Raises NatsError."""
+    options, refusals = decision.shapes.options, list[Finding]()
+    filled = [entry for entry in decision.entries.values() if entry.captured.messages]
+    if options.allow_nothing or not filled:
+        return refusals
+    if subjects := options.reshape.filters.subject:
+        for entry, held in zip(filled, await _hold(js, filled, subjects), strict=True):
+            if not held:
+                refusals.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=False))
+    if not any(found.rule is Rule.MASK_AIMLESS for found in decision.plan.refusals):
+        masks = options.reshape.masks.masks
+        absent = [mask for mask in masks if not any(await _hold(js, filled, [mask.subjects]))]
+        refusals += about_unseen(absent, may_miss=False)
+    return refusals
+
+
+async def _hold(js: JetStream, entries: Sequence[StreamBackup], patterns: Sequence[str]) -> list[bool]:
+    """Return for each stream whether it has a message of a matching subject."""
+
+    async def holds(entry: StreamBackup) -> bool:
+        for pattern in patterns:
+            if await js.holds(entry.name, pattern):
+                return True
+        return False
+
+    return await gather_some(_REQUESTS_AT_ONCE, holds, entries)
+
+
+async def _sampled(js: JetStream, decision: Decision) -> list[Finding]:
+    """Return what masks would do to a few messages of the source; nothing if none may be read. Raises NatsError."""
+    findings: list[Finding] = []
+    for action in decision.plan.actions:
+        rows: dict[int, Row] = {}
+        name, tally = action.entry.name, ReshapeTally()
+        try:
+            for mask in action.reshape.masks.masks:
+                rows |= await _first_messages(js, name, mask.subjects)
+        except NatsPermissionDenied:
+            return []
+        batch = rows_as_batch([rows[sequence] for sequence in sorted(rows)])
+        masking = replace(action.reshape, newest=None)
+        try:
+            for _ in masking.apply([batch] if rows else [], stream=name, secret=NO_SECRET, tally=tally):
+                pass
+        except PlanRefused as error:
+            findings.append(Finding(name, Rule.MASK_UNREADABLE, error.message, error.hint or ""))
+        else:
+            findings += about_sample(action, tally, f"in the first {_LIVE_MESSAGES} messages of each mask")
+    return findings
+
+
+async def _first_messages(js: JetStream, stream: str, subjects: str) -> dict[int, Row]:
+    rows: dict[int, Row] = {}
+    sequence = 1
+    while len(rows) < _LIVE_MESSAGES:
+        message = await js.next_message(stream, sequence, subjects)
+        if message is None:
+            break
+        sequence = message.sequence + 1
+        rows[message.sequence] = Row(
+            message.sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data
+        )
+    return rows
 
 
 _log = logging.getLogger(__name__)
 
 _CONSUMER_LISTS_AT_ONCE = 16
+_CLONED = ("cloned", "jsbackup clone --dry-run")
+_ITSELF = "is the stream itself: source and target are the same"
+_ELSEWHERE = "Name another target, or clone it under another name."
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +279,14 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     options = run.options
     async with connect_jetstream(source) as origin, connect_jetstream(run.connection) as js, advisories(js.link):
         survey = await _survey(origin, source, options, run.now_ns())
-        options = replace(options, exclude=())  # they are already left out
-        target = await look_at(js, run.now_ns())
-        same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
-        plan = _plan(survey, target, options, same_place=same_place)
-        plan = await count_left_out(js, survey.manifest, plan, target, options=options, held=origin)
-        plan = count_dropped(plan, target, options)
-        plan = await refuse_absent(origin, survey.manifest, plan, options)
-        plan = await refuse_subject_limits(origin, plan, options)
-        refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
-        await check_allowed(js, plan)
-        await check_snapshot_allowed(js, plan)
-        refused = await refused_configs(js, plan)
-        refuse_if_refused(replace(plan, refusals=tuple(refused)), "cloned", "jsbackup clone --dry-run")
+        decision = await _decide(origin, js, survey, options, await look_at(js, run.now_ns()))
+        refuse_if_refused(decision.plan, *_CLONED)
+        decision = await not_allowed(js, decision, proofs=False)
+        refuse_if_refused(decision.plan, *_CLONED)
+        decision = await refused_configs(js, decision)
+        refuse_if_refused(decision.plan, *_CLONED)
         marking = await may_update(js)
+    plan, target = decision.plan, decision.target
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))
     limits = CaptureLimits().beside(at_once - 1)
@@ -229,9 +297,10 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     def replan(entry: StreamBackup, wire: SendAs) -> RestorePlan:
         # As planned, except for what is known by now. All streams, because renaming one depends on others.
         streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
-        asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
+        asked = replace(decision.shapes.options, if_exists=IfExists.REPLACE, wire=wire)
         manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
-        again = plan_restore(manifest, target, asked, {entry.name: KeptStream(entry)}, copies=survey.copies, live=True)
+        facts = Facts({entry.name: KeptStream(entry)}, survey.copies, live=True)
+        again = plan_restore(manifest, target, asked, facts)
         stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
         refusals = tuple(found for found in again.refusals if found.stream == entry.name)
         return replace(again, stages=stages, refusals=refusals)
@@ -267,19 +336,30 @@ def _with_missed(results: Sequence[RestoredStream], options: RestoreOptions, end
 @with_own_threads
 async def preview_clone(
     source: Connection, connection: Connection, options: RestoreOptions, *, now_ns: Callable[[], int]
-) -> tuple[Preview, Source]:
+) -> tuple[Decision, Source]:
     """Return what a clone would do, with everything that blocks it among the refusals; and the source."""
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
-        options = replace(options, exclude=())  # they are already left out
-        same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
-        preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
-        counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options, held=origin)
-        counted = count_dropped(counted, preview.target, options)
-        counted = await refuse_absent(origin, survey.manifest, counted, options)
-        counted = await refuse_subject_limits(origin, counted, options)
-        preview = replace(preview, plan=await sample_live(origin, counted))
-    return preview, survey.manifest.source
+        target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
+        decision = await _decide(origin, js, survey, options, target)
+        decision = await not_allowed(js, decision, proofs=True)
+        decision = decision.finding(await _sampled(origin, decision))
+    return decision, survey.manifest.source
+
+
+async def _decide(
+    origin: JetStream, js: JetStream, survey: Survey, options: RestoreOptions, target: Target
+) -> Decision:
+    """Decide, as far as the source can tell before its messages are read."""
+    options = replace(options, exclude=())  # they are already left out
+    same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
+    shapes = shape(survey.manifest, target, options, survey.copies.ends)
+    selves = [one.entry.name for one in shapes.streams if same_place and one.name == one.entry.name]
+    findings = tuple(Finding(name, Rule.ITSELF, _ITSELF, _ELSEWHERE) for name in selves)
+    facts = Facts(copies=survey.copies, findings=findings, live=True)
+    decision = await count_left_out(js, Decision(shapes, facts, judge(shapes, facts)), origin)
+    decision = decision.finding(await _absent(origin, decision))
+    return decision.finding(await _subject_limits(origin, decision))
 
 
 async def _survey(js: JetStream, connection: Connection, options: RestoreOptions, now_ns: int) -> Survey:
@@ -350,17 +430,3 @@ def _entry(
         segments=(whole,) if state.messages else (),
         consumers=tuple(map(as_backed_up, known)),
     )
-
-
-def _plan(survey: Survey, target: Target, options: RestoreOptions, *, same_place: bool) -> RestorePlan:
-    plan = plan_restore(survey.manifest, target, options, copies=survey.copies, live=True)
-    if not same_place:
-        return plan
-    hint = "Name another target, or clone it under another name."
-    selves = {
-        action.name: Finding(action.name, Rule.ITSELF, "is the stream itself: source and target are the same", hint)
-        for action in plan.actions
-        if action.name == action.entry.name
-    }
-    others = (found for found in plan.refusals if found.stream not in selves)
-    return replace(plan, refusals=(*selves.values(), *others))

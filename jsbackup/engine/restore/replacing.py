@@ -21,15 +21,17 @@ from jsbackup.engine.read.whole_stream import describe_stream
 from jsbackup.engine.restore.proof import read_back
 from jsbackup.errors import ApiError, FormatError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.formats.header_block import fields
-from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
-from jsbackup.planning.preflight import PartialPlan
+from jsbackup.planning.forecast import left_out_reason
+from jsbackup.planning.model import Action, LeftOut
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.checks.verify import Problem
+from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
@@ -41,13 +43,8 @@ from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
 from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["count_dropped", "count_left_out", "refuse_remains", "with_left_out"]
+__all__ = ["count_left_out", "refuse_remains"]
 
-_HINT = (
-    "Restore it under another name with --rename, or whole without the cut or filter; "
-    "--replace-with-part replaces it anyway."
-)
-_LACKING = "Bring it beside that stream with --rename; --replace-with-part replaces it anyway."
 _SUBJECTS = {"--subject": "subject", "--exclude-subject": "exclude_subject"}
 _REMAINS = (
     "'jsbackup repair' may bring back what is lost, from a copy or from the server. Restore the rest under another "
@@ -55,27 +52,17 @@ _REMAINS = (
 )
 
 
-async def count_left_out(
-    js: JetStream,
-    manifest: Manifest,
-    plan: RestorePlan,
-    target: Target,
-    *,
-    options: RestoreOptions,
-    held: Objects | JetStream,
-) -> RestorePlan:
-    """Return the plan with the number of messages of each replaced stream that what replaces it leaves out by their
-    sequences and subjects, or lacks. `held` has the messages of the backup, or is the source of a clone.
+async def count_left_out(js: JetStream, decision: Decision, held: Objects | JetStream) -> Decision:
+    """Return the decision, knowing the number of messages of each replaced stream that what replaces it leaves out by
+    their sequences and subjects, or lacks. `held` has the messages of the backup, or is the source of a clone.
 
-    That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError and StoreError.
+    Nothing is changed. Raises NatsError and StoreError.
     """
-    reshape = options.reshape
-    entries = {entry.name: entry for entry in manifest.streams}
+    reshape, entries = decision.shapes.options.reshape, decision.entries
     counted: dict[str, LeftOut] = {}
-    refused = {found.stream for found in plan.refusals if found.rule is Rule.PART_REPLACES}
-    for action in plan.actions:
-        there, entry = target.streams.get(action.name), entries[action.entry.name]
-        if not action.replaces or there is None or not there.state.messages or entry.name in refused:
+    for action in decision.plan.actions:
+        there, entry = decision.target.streams.get(action.name), entries[action.entry.name]
+        if not action.replaces or there is None or not there.state.messages:
             continue
         left_out = LeftOut(0, 0, True)
         if reshape.cut or reshape.filters.by_subject:
@@ -83,8 +70,8 @@ async def count_left_out(
         if not left_out.messages and entry.archive_format.has_messages:
             left_out = await _lacking(js, action, entry, there, held=held)
         if left_out.messages:
-            counted[action.name] = left_out
-    return _with(plan, counted, options)
+            counted[entry.name] = left_out
+    return decision.knowing(replace(decision.facts, left_out=counted)) if counted else decision
 
 
 async def _lacking(
@@ -252,83 +239,26 @@ def _fields_kept(block: bytes | None) -> object:
     return [field for field in kept if field[0] != MARK and not field[0].startswith(b"Nats-Expected-")]
 
 
-def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
-    """Return the plan with a least number of messages that each replacement leaves out by their content, or because
-    they are not the newest; as `count_left_out`, which has come before.
-
-    What the target has of these is not known. So a stream counts of which the backup has some; or, before its messages
-    were counted, every stream.
-    """
-    reshape = options.reshape
-    by = list(dict.fromkeys(option for option, _ in reshape.filters.by_content))
-    by += [] if reshape.newest is None else [str(reshape.newest)]
-    counted: dict[str, LeftOut] = {}
-    for action in plan.actions if by else ():
-        there, kept = target.streams.get(action.name), action.entry.captured.messages
-        if not action.replaces or there is None or not there.state.messages or action.left_out is not None:
-            continue
-        if action.reshape.drops_by_filters and (kept < action.had or not action.counted):
-            held = there.state.messages
-            counted[action.name] = LeftOut(min(held, max(held - kept, 1)), held, False, by=" and ".join(by))
-    return _with(plan, counted, options)
-
-
 async def refuse_remains(
-    js: JetStream, left: PartialPlan, target: Target, objects: Objects, *, options: RestoreOptions
-) -> RestorePlan:
-    """Return the plan, refused where the rest of a damaged backup would replace a stream that has more of it."""
-    refusals = []
-    entries = {entry.name: entry for entry in left.manifest.streams}
-    for action in left.plan.actions:
-        there, name = target.streams.get(action.name), action.entry.name
-        if name not in left.lost or not action.replaces or there is None or options.replace_with_part:
+    js: JetStream, decision: Decision, lost: Mapping[str, Sequence[Problem]], objects: Objects
+) -> Decision:
+    """Return the decision, refused where the rest of a damaged backup would replace a stream that has more of it.
+    `lost` is what is lost of its streams.
+    """
+    refusals, entries = [], decision.entries
+    for action in decision.plan.actions:
+        there, name = decision.target.streams.get(action.name), action.entry.name
+        if name not in lost or not action.replaces or there is None or decision.shapes.options.replace_with_part:
             continue
         try:
             lacking = await _compared(js, action, entries[name], there, held=objects)
         except NatsPermissionDenied:
             lacking = LeftOut(there.state.messages, there.state.messages, False)
         if lacking.messages:
-            gone = format_count(sum(problem.messages for problem in left.lost[name]), "message")
-            reason = f"{gone} of it are lost in the repository, and the rest {_reason(lacking, 'would be')}"
+            gone = format_count(sum(problem.messages for problem in lost[name]), "message")
+            reason = f"{gone} of it are lost in the repository, and the rest {left_out_reason(lacking, 'would be')}"
             refusals.append(Finding(name, Rule.PART_REPLACES, reason, _REMAINS))
-    return replace(left.plan, refusals=(*left.plan.refusals, *refusals))
-
-
-def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """Return a new plan with the counts of the one `before`."""
-    counted = {action.name: action.left_out for action in before.actions if action.left_out is not None}
-    return _with(plan, counted, options)
-
-
-def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOptions) -> RestorePlan:
-    refusals = list(plan.refusals)
-
-    def with_count(action: Action) -> Action:
-        left_out = counted.get(action.name)
-        if left_out is None or action.left_out is not None:
-            return action
-        action = replace(action, left_out=left_out)
-        if options.replace_with_part:
-            finding = Finding(action.entry.name, Rule.DESTROYS_LEFT_OUT, _reason(left_out, "are"))
-            return replace(action, warnings=(*action.warnings, finding))
-        reason, hint = _reason(left_out, "would be"), _HINT if left_out.by else _LACKING
-        part = "would be replaced by a part of it: " if left_out.by else ""
-        refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, f"{part}{reason}", hint))
-        return action
-
-    stages = tuple(tuple(with_count(action) for action in stage) for stage in plan.stages)
-    return replace(plan, stages=stages, refusals=tuple(refusals))
-
-
-def _reason(left_out: LeftOut, verb: str) -> str:
-    least = "" if left_out.exact else "at least "
-    subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
-    what = f"{least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the target{subjects}"
-    if not left_out.by and not left_out.exact and left_out.messages == left_out.of:
-        return f"may lack any of {format_count(left_out.of, 'message')} at the target, which this user may not read"
-    if not left_out.by:
-        return f"lacks {what}, which {verb} deleted"
-    return f"left out by {left_out.by}: {what}, which {verb} deleted"
+    return decision.finding(refusals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,35 +22,32 @@ from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstr
 from jsbackup.engine.link.source import FindBackup, describe_source, found_for
 from jsbackup.engine.restore.after_restore import look_again, wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
-from jsbackup.engine.restore.replacing import count_dropped, count_left_out, refuse_remains, with_left_out
+from jsbackup.engine.restore.replacing import count_left_out, refuse_remains
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
-from jsbackup.engine.restore.sampling import sample_stored
 from jsbackup.engine.restore.send_archive import StoredSupply, Supply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.target import check_allowed, look_at, may_update, not_allowed, refused_configs
+from jsbackup.engine.restore.target import look_at, may_update, not_allowed, refused_configs
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import RestoreOptions, RestorePlan, Target
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.preflight import (
     LEFT,
-    PartialPlan,
-    check_before_removal,
+    beyond_repair,
+    damaged_objects,
     locked_away,
-    look_at_objects,
     missing_objects,
-    plan_what_is_left,
-    refuse_if_locked,
+    needed,
     refuse_if_refused,
-    without,
 )
-from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.chosen_streams import Listed
-from jsbackup.planning.stored_facts import Planning
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.stored_facts import counted, first_decision
 from jsbackup.repository.checks.ledger import RestoreNote, record_run
-from jsbackup.repository.checks.verify import Checker
+from jsbackup.repository.checks.verify import Checker, Problem
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.read.losses import find_lost, salvage
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
@@ -60,29 +57,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Prepared",
-    "Preview",
-    "Prospect",
     "RestoreReport",
     "begin_restore",
     "carry_out_restore",
     "make_sure",
     "prepare_restore",
-    "preview_plan",
     "preview_restore",
     "refuse_if_stale",
     "refuse_part",
     "run_restore",
 ]
-
-_LOST = "Restore what is left with --partial, or the stream from another backup."
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A plan, refused or not, and the target that it was made for."""
-
-    plan: RestorePlan
-    target: Target
 
 
 @with_own_threads
@@ -93,56 +77,30 @@ async def preview_restore(
     options: RestoreOptions,
     *,
     now_ns: Callable[[], int],
-) -> Preview:
+) -> Decision:
     """Plan a restore. Everything that blocks it is among the refusals, including missing permissions and lost objects.
 
     Objects are looked up, but only read where a cut goes through, to count what filters keep, and to test masks. Raises
     UsageError, NatsError and StoreError.
     """
+    objects = repository.objects
     async with connect_jetstream(connection) as js:
-        listed = Listed(await found_for(js, connection, backup), options)
-
-        def make(target: Target) -> RestorePlan:
-            nonlocal listed
-            try:
-                return _plan(repository, listed, target)
-            except IntegrityError:
-                listed = listed.without_broken_lists()
-                return _plan(repository, listed, target)
-
-        preview = await preview_plan(js, make, now_ns)
-        manifest, options = listed.manifest, listed.options
-        counted = await count_left_out(
-            js, manifest, preview.plan, preview.target, options=options, held=repository.objects
-        )
-        preview = replace(preview, plan=count_dropped(counted, preview.target, options))
-    plan = preview.plan
-    lost = [
-        Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
-        for problem in await in_thread(missing_objects, repository.objects, manifest, plan)
-    ]
-    lost += [Finding(name, Rule.OBJECT_LOST, error.message, _LOST) for name, error in listed.broken.items()]
-    locked = await in_thread(locked_away, repository.objects, plan)
-    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *locked, *lost)))
+        manifest = await found_for(js, connection, backup)
+        target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
+        decision = await _decide(js, repository, manifest, options, target)
+        decision = await in_thread(counted, objects, decision)
+        decision = await not_allowed(js, decision, proofs=True)
+        decision = await refused_configs(js, decision)
+    lost = await in_thread(missing_objects, objects, decision)
+    return decision.finding([*lost, *await in_thread(locked_away, objects, decision.plan)])
 
 
-def _plan(repository: Repository, listed: Listed, target: Target) -> RestorePlan:
-    planning = Planning(repository, target, listed.options)
-    plan = planning.counted(listed.manifest, planning.plan(listed.manifest))
-    return sample_stored(repository.objects, listed.manifest, plan, listed.options)
-
-
-async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:
-    """Return the plan that `make` makes for the present target, with the user's missing permissions. Raises
-    NatsError.
-    """
-    target = await look_at(js, now_ns())
-    target = replace(target, round_trip_seconds=await js.link.rtt())
-    plan = await in_thread(make, target)
-    permissions = await not_allowed(js, [action for action in plan.actions if action.name not in target.silent])
-    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code), *await refused_configs(js, plan)]
-    warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
-    return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)
+async def _decide(
+    js: JetStream, repository: Repository, manifest: Manifest, options: RestoreOptions, target: Target
+) -> Decision:
+    """Decide as far as it is known without reading all messages of the backup."""
+    decision = await in_thread(first_decision, repository.objects, manifest, target, options)
+    return await count_left_out(js, decision, repository.objects)
 
 
 _log = logging.getLogger(__name__)
@@ -168,24 +126,24 @@ class RestoreReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """A restore that nothing at the target blocks. Objects were not checked."""
-
-    planning: Planning
-    plan: RestorePlan
-    marking: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
-    """A restore that may begin: it was checked, nothing changed. `sound` is what the repository has of it, as far as
-    known.
+    """A restore that nothing at the target blocks; after `make_sure` it may begin. Nothing was changed.
+
+    `lost` is what the repository no longer has of it, `failures` are streams of which nothing can be restored.
     """
 
-    plan: RestorePlan
-    target: Target
-    sound: PartialPlan
+    decision: Decision
     marking: bool
+    lost: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def plan(self) -> RestorePlan:
+        return self.decision.plan
+
+    @property
+    def target(self) -> Target:
+        return self.decision.target
 
 
 @with_own_threads
@@ -207,86 +165,90 @@ async def run_restore(
 async def prepare_restore(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
 ) -> Prepared:
-    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed."""
-    prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
-    return await refuse_part(js, prospect, await in_thread(make_sure, manifest, prospect, run.settings))
+    """Plan a restore and check what the plan needs (`make_sure`). Raises the errors of `run_restore`; nothing is
+    changed.
+    """
+    prepared = await _begin(run, repository, js, manifest, saved=saved)
+    prepared = await in_thread(make_sure, repository, prepared, run.settings)
+    return await refuse_part(js, repository, prepared)
 
 
 @with_own_threads
 async def begin_restore(
     run: RestoreRun, repository: Repository, manifest: Manifest, saved: SavedPlan | None = None
-) -> Prospect:
-    """Prepare a restore that will be executed elsewhere. Raises as `run_restore`; nothing is changed."""
+) -> Prepared:
+    """Prepare a restore that will be executed elsewhere: objects are not checked yet (`make_sure`).
+
+    Raises the errors of `run_restore`; nothing is changed.
+    """
     async with connect_jetstream(run.connection) as js:
-        return await _look_and_plan(run, repository, js, manifest, saved=saved)
+        return await _begin(run, repository, js, manifest, saved=saved)
 
 
-async def _look_and_plan(
+async def _begin(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None
-) -> Prospect:
-    target = await look_at(js, run.now_ns())
-    planning = Planning(repository, target, run.options)
-    plan = await in_thread(planning.plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options, held=repository.objects)
+) -> Prepared:
+    decision = await _decide(js, repository, manifest, run.options, await look_at(js, run.now_ns()))
     if saved is not None:
         from jsbackup.planning.saved_plan import refuse_if_changed
 
         if run.options.reshape.renumber:  # where consumers begin
-            plan = await in_thread(planning.counted, manifest, plan)
-        refuse_if_changed(saved, plan, target)
-    refuse_if_refused(plan)
-    _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
-    refuse_if_refused(replace(plan, refusals=tuple(await refused_configs(js, plan))))
-    return Prospect(planning, plan, marking)
+            decision = await in_thread(counted, repository.objects, decision)
+        refuse_if_changed(saved, decision.plan, decision.target)
+    refuse_if_refused(decision.plan)
+    decision, marking = await asyncio.gather(not_allowed(js, decision, proofs=False), may_update(js))
+    refuse_if_refused(decision.plan)
+    decision = await refused_configs(js, decision)
+    refuse_if_refused(decision.plan)
+    return Prepared(decision, marking)
 
 
 def make_sure(
-    manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
+    repository: Repository, prepared: Prepared, settings: RestoreSettings, checker: Checker | None = None
 ) -> Prepared:
     """Check what the plan needs from the repository; a `checker` reads objects elsewhere.
 
-    Raises as `run_restore`; nothing is changed.
+    Raises the errors of `run_restore`; nothing is changed.
     """
-    planning, plan = prospect.planning, prospect.plan
-    objects = planning.repository.objects
-    refuse_if_locked(objects, plan)
-    sound = PartialPlan(plan, manifest, {}, ())
+    decision, objects = prepared.decision, repository.objects
+    refuse_if_refused(decision.finding(locked_away(objects, decision.plan)).plan)
     if settings.partial:
-        sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker=checker)
+        shapes, facts = decision.shapes, decision.facts
+        left = salvage(shapes.manifest, find_lost(objects, needed(decision), checker))
+        if left.lost or left.beyond:
+            decision = first_decision(objects, left.manifest, shapes.target, shapes.options, facts.left_out)
+            decision = decision.knowing(replace(decision.facts, beyond=frozenset(left.beyond)))
+        failures = tuple(Failure(name, beyond_repair(problem)) for name, problem in left.beyond.items())
+        prepared = replace(prepared, lost=left.lost, failures=failures)
     else:
-        look_at_objects(objects, manifest, plan)
-        check_before_removal(objects, manifest, plan, marking=prospect.marking, checker=checker)
+        refuse_if_refused(decision.finding(missing_objects(objects, decision)).plan)
+        late = damaged_objects(objects, decision, marking=prepared.marking, checker=checker)
+        refuse_if_refused(decision.finding(late).plan)
     try:
-        plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
+        decision = counted(objects, decision, settings.mask_secret)
     except IntegrityError as error:
         raise error.with_message(f"nothing was restored: {error.message}").with_hint(LEFT) from error.__cause__
-    plan = with_left_out(plan, prospect.plan, planning.options)
-    plan = count_dropped(plan, planning.target, planning.options)
-    plan = without(plan, {failure.name for failure in sound.failures})
-    refuse_if_refused(plan)
-    return Prepared(plan, planning.target, sound, prospect.marking)
+    refuse_if_refused(decision.plan)
+    return replace(prepared, decision=decision)
 
 
 @with_own_threads
-async def refuse_part(js: JetStream, prospect: Prospect, prepared: Prepared) -> Prepared:
+async def refuse_part(js: JetStream, repository: Repository, prepared: Prepared) -> Prepared:
     """Return what was prepared, unless the rest of a damaged backup would replace a stream that has more of it. Raises
     PlanRefused and NatsError.
     """
-    planning = prospect.planning
-    objects = planning.repository.objects
-    refuse_if_refused(await refuse_remains(js, prepared.sound, planning.target, objects, options=planning.options))
+    decision = await refuse_remains(js, prepared.decision, prepared.lost, repository.objects)
+    refuse_if_refused(decision.plan)
     return prepared
 
 
 @with_own_threads
 async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> None:
     """Raise PlanRefused or TargetConflict if a restore that was prepared a while ago would now do something else."""
-    target = await look_at(js, run.now_ns())
-    manifest = prepared.sound.manifest
-    plan = await in_thread(Planning(repository, target, run.options).plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options, held=repository.objects)
-    refuse_if_refused(plan)
-    now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
+    manifest = prepared.decision.shapes.manifest
+    decision = await _decide(js, repository, manifest, run.options, await look_at(js, run.now_ns()))
+    refuse_if_refused(decision.plan)
+    now = {action.name: (action.replaces, action.leftover) for action in decision.plan.actions}
     for action in prepared.plan.actions:
         if now.get(action.name) != (action.replaces, action.leftover):
             raise PlanRefused(
@@ -299,15 +261,14 @@ async def carry_out_restore(
     run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared
 ) -> RestoreReport:
     """Execute and prove a prepared restore. `js` is an idle connection of the run."""
-    plan, sound, settings = prepared.plan, prepared.sound, run.settings
+    plan, settings = prepared.plan, run.settings
     run.progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
 
     @asynccontextmanager
     async def stored() -> AsyncIterator[Supply]:
         yield StoredSupply(repository.objects, settings.mask_secret, settings.proof)
 
-    backup = sound.manifest.id
-    start = StartingPoint(backup, prepared.target, prepared.marking, sound.lost, backup)
+    start = StartingPoint(plan.backup, prepared.target, prepared.marking, prepared.lost, plan.backup)
     origin = origin_of(await describe_source(js, run.connection))
     noted = await in_thread(_note_restore, run, repository, plan, origin)
     results, failures = await Execution(run, stored, start, idle=js).all(plan)
@@ -317,7 +278,7 @@ async def carry_out_restore(
     results = await wait_for_replicas(run.connection, results)
     if settings.verify:
         results, failures = await look_again(js, plan, prepared.target, results, failures=failures)
-    failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
+    failures = sorted([*failures, *prepared.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
 
 

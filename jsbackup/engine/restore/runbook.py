@@ -16,7 +16,6 @@ from jsbackup.engine.link.jetstream import JetStream, advisories, connect_jetstr
 from jsbackup.engine.link.source import KnownAccount, check_account, jetstream_place
 from jsbackup.engine.restore.restore import (
     Prepared,
-    Preview,
     RestoreReport,
     carry_out_restore,
     prepare_restore,
@@ -27,7 +26,8 @@ from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.errors import Interrupted, JsBackupError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import naming
-from jsbackup.planning.model import RestoreOptions, RestorePlan
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
@@ -36,7 +36,7 @@ from jsbackup.progress import Progress
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.repository import Repository
 
-__all__ = ["RunbookPart", "RunbookReport", "preview_together", "restore_together"]
+__all__ = ["RunbookPart", "RunbookReport", "preview_together", "restore_together", "with_conflicts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RunbookPart:
         """Add to errors raised inside that they are about this restore."""
         return naming(f"restore {self.number}")
 
-    async def preview(self) -> tuple[Preview, JetStreamPlace]:
+    async def preview(self) -> tuple[Decision, JetStreamPlace]:
         """Return the plan and the place that it is for."""
         async with self._connected() as js:
             place = await jetstream_place(js)
@@ -106,21 +106,28 @@ class RunbookReport:
         return combined([0, *codes]) if restored else codes[-1]
 
 
-def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[Preview]:
+def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[Decision]:
     """Return the plan of each restore. Conflicts with those before it are among its refusals.
 
-    `complete` runs what waits for servers. Raises as `preview_restore`.
+    `complete` runs what waits for servers. Raises UsageError, NatsError and StoreError.
     """
     looked = []
     for part in parts:
         with part.named():
             looked.append(complete(part.preview()))
-    found = against_each_other([PlannedPart(preview.plan, preview.target, place) for preview, place in looked])
-    previews = []
-    for (preview, _), more in zip(looked, found, strict=True):
-        plan = replace(preview.plan, refusals=(*preview.plan.refusals, *more))
-        previews.append(replace(preview, plan=plan))
-    return previews
+    return with_conflicts([(preview, place, "") for preview, place in looked])
+
+
+def with_conflicts(planned: Sequence[tuple[Decision, JetStreamPlace, str]]) -> list[Decision]:
+    """Return the decisions with their conflicts with those before them among the refusals; each has a place, and how
+    messages call it.
+    """
+    parts = [PlannedPart(decision.plan, decision.target, place, name) for decision, place, name in planned]
+    found = zip(planned, against_each_other(parts), strict=True)
+    return [
+        replace(decision, plan=replace(decision.plan, refusals=(*decision.plan.refusals, *more)))
+        for (decision, _, _), more in found
+    ]
 
 
 def restore_together(
@@ -137,10 +144,10 @@ def restore_together(
     for part in parts:
         with part.named():
             prepared.append(complete(part.prepare(settings)))
-    found = against_each_other([PlannedPart(one.plan, one.target, place) for one, place in prepared])
-    for part, refusals in zip(parts, found, strict=True):
+    together = with_conflicts([(ready.decision, place, "") for ready, place in prepared])
+    for part, decision in zip(parts, together, strict=True):
         with part.named():
-            refuse_if_refused(RestorePlan("", (), refusals), preview="jsbackup plan --runbook")
+            refuse_if_refused(decision.plan, preview="jsbackup plan --runbook")
     done: list[RestoreReport | JsBackupError] = []
     for part, (ready, _) in zip(parts, prepared, strict=True):
         with part.named():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,13 +20,14 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import lifted_fields
 from jsbackup.planning.configs.stream_config import questions_about
 from jsbackup.planning.interrupted import is_marked, staging_prefix
-from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
+from jsbackup.planning.model import Action, SendAs, Target
+from jsbackup.planning.plan import Decision
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol import api
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.shell import shell_word
 
-__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed", "refused_configs"]
+__all__ = ["look_at", "may_update", "not_allowed", "refused_configs"]
 
 _log = logging.getLogger(__name__)
 
@@ -79,35 +80,28 @@ async def _is_unborn(js: JetStream, name: str) -> bool:
         return False
 
 
-async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
-    """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
-    for denied in chain.from_iterable(await gather_some(_AT_ONCE, partial(_denials, js), plan.actions)):
-        raise denied
-
-
-async def check_snapshot_allowed(js: JetStream, plan: RestorePlan) -> None:
-    """Raise NatsPermissionDenied if the user could not read the copy that will replace a stream at the target."""
-    replacing = [action for action in plan.actions if action.replaces]
-    for denied in await gather_some(_AT_ONCE, partial(_denied, js, "SNAPSHOT"), replacing):
-        if denied is not None:
-            raise denied
-
-
-async def not_allowed(js: JetStream, actions: Sequence[Action]) -> list[Finding]:
-    """Return all missing permissions: as refusals, or as warnings if a restore works without.
+async def not_allowed(js: JetStream, decision: Decision, *, proofs: bool) -> Decision:
+    """Return the decision with all missing permissions: as refusals; or, with `proofs`, as warnings that streams cannot
+    be proved. Nothing is changed.
 
     Raises NatsTimeout for a stream's name that does not answer.
     """
-    return list(chain.from_iterable(await gather_some(_AT_ONCE, partial(_findings, js), actions)))
+    actions = [action for action in decision.plan.actions if action.name not in decision.target.silent]
+    look = partial(_findings, js, proofs=proofs, live=decision.facts.live)
+    return decision.finding(chain.from_iterable(await gather_some(_AT_ONCE, look, actions)))
 
 
-async def _findings(js: JetStream, action: Action) -> list[Finding]:
-    name, found = action.entry.name, []
-    for denied in await _denials(js, action):
-        hint = denied.hint or "Allow the user to publish to this subject."
-        found.append(Finding(name, Rule.NOT_ALLOWED, denied.message, hint))
-    if (denied_proof := await _denied(js, "SNAPSHOT", action)) is not None:
-        reason = f"cannot be read back and compared: {denied_proof.message}"
+async def _findings(js: JetStream, action: Action, *, proofs: bool, live: bool) -> list[Finding]:
+    name, denials = action.entry.name, await _denials(js, action)
+    proving = proofs or (live and action.replaces)
+    unproved = await _denied(js, "SNAPSHOT", action) if proving else None
+    if unproved is not None and live and action.replaces:  # the copy that replaces the stream is read
+        denials.append(unproved)
+        unproved = None
+    hint = "Allow the user to publish to this subject."
+    found = [Finding(name, Rule.NOT_ALLOWED, denied.message, denied.hint or hint) for denied in denials]
+    if unproved is not None:
+        reason = f"cannot be read back and compared: {unproved.message}"
         hint = "Allow the user to publish to this subject, or restore with --verify quick or none."
         found.append(Finding(name, Rule.UNPROVED, reason, hint))
     return found
@@ -151,8 +145,9 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 
 
-async def refused_configs(js: JetStream, plan: RestorePlan) -> list[Finding]:
-    """Return a refusal for each stream whose configuration the target's servers do not accept. Nothing is changed.
+async def refused_configs(js: JetStream, decision: Decision) -> Decision:
+    """Return the decision, with a refusal for each stream whose configuration the target's servers do not accept.
+    Nothing is changed.
 
     Server source: 2.10 to 2.15 check the configuration in a STREAM.UPDATE as they check that of a restore
     (`checkStreamCfg`, also against limits of their configuration file), and only then compare its name with that in the
@@ -161,12 +156,13 @@ async def refused_configs(js: JetStream, plan: RestorePlan) -> list[Finding]:
     Streams that the plan refuses are not asked about. Where the request is not allowed or not answered, nothing is
     known: servers then refuse the restore of that stream.
     """
+    plan = decision.plan
     refused = {finding.stream for finding in plan.refusals}
     actions = [action for action in plan.actions if action.entry.name not in refused and action.name != _NOWHERE]
     if not actions or not await may_update(js):
-        return []
+        return decision
     findings = await gather_some(_AT_ONCE, partial(_refused_config, js), actions)
-    return [finding for finding in findings if finding is not None]
+    return decision.finding([finding for finding in findings if finding is not None])
 
 
 async def _refused_config(js: JetStream, action: Action) -> Finding | None:

@@ -25,7 +25,7 @@ from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, compl
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.restore.after_restore import look_at_copying, wait_for_replicas
 from jsbackup.engine.restore.execution import bytes_to_move
-from jsbackup.engine.restore.restore import Prepared, Prospect, RestoreReport, make_sure, refuse_part
+from jsbackup.engine.restore.restore import Prepared, RestoreReport, make_sure, refuse_part
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import JsBackupError, UsageError
@@ -37,7 +37,7 @@ from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.progress import NullProgress
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
 
 __all__ = ["MaskKey", "mask_key_of", "restore_streams"]
 
@@ -56,7 +56,7 @@ def mask_key_of(given: Mapping[str, object]) -> MaskKey:
 
 
 def restore_streams(
-    executors: Executors, run: RestoreRun, manifest: Manifest, prospect: Prospect, *, mask_key: MaskKey
+    executors: Executors, run: RestoreRun, repository: Repository, prepared: Prepared, *, mask_key: MaskKey
 ) -> RestoreReport:
     """Check the objects that the plan needs, and carry it out. Raises the same errors as `run_restore`."""
     settings, progress = run.settings, run.progress
@@ -66,19 +66,19 @@ def restore_streams(
             hint="Set it to false.",
         )
     checker = SparkChecker(executors.session, executors.place, NullProgress())
-    prepared = complete(_refuse_part(run, prospect, make_sure(manifest, prospect, settings, checker)))
-    plan, sound = prepared.plan, prepared.sound
+    prepared = complete(_refuse_part(run, repository, make_sure(repository, prepared, settings, checker)))
+    plan, lost = prepared.plan, prepared.lost
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     start = StartingPoint(
-        sound.manifest.id,
+        plan.backup,
         # Tasks do not need these, which may be thousands of streams.
         replace(prepared.target, streams={}, leftovers=frozenset(), silent=frozenset(), unborn=frozenset()),
         prepared.marking,
-        backup=sound.manifest.id,
+        backup=plan.backup,
     )
     bare = replace(settings, mask_secret=b"")
     results: list[RestoredStream] = []
-    failures: list[Failure] = list(sound.failures)
+    failures: list[Failure] = list(prepared.failures)
 
     def take(part: Sequence[Action], restored: RestoredPart | JsBackupError) -> None:
         if isinstance(restored, JsBackupError):
@@ -87,7 +87,7 @@ def restore_streams(
             _log.warning("stream %s failed: %s", failure.name, failure.error.message)
         results.extend(restored.results)
         failures.extend(restored.failures)
-        prospect.planning.repository.objects.found_damaged.update(restored.damaged)
+        repository.objects.found_damaged.update(restored.damaged)
         for action in part:
             size, messages = bytes_to_move(action, settings), action.entry.captured.messages
             progress.start(action.name, size, messages)
@@ -95,8 +95,9 @@ def restore_streams(
             progress.finish(action.name)
 
     def make(part: Sequence[Action], again: bool) -> _RestoreStreams:
-        lost = {action.entry.name: sound.lost[action.entry.name] for action in part if action.entry.name in sound.lost}
-        needed = RestorePart(replace(start, lost=lost), tuple(part))
+        names = {action.entry.name for action in part}
+        here = replace(start, lost={name: problems for name, problems in lost.items() if name in names})
+        needed = RestorePart(here, tuple(part))
         return _RestoreStreams(
             executors.place, executors.repository_id, executors.server, needed, bare, mask_key, again
         )
@@ -113,9 +114,9 @@ def restore_streams(
     return RestoreReport(plan, tuple(results), tuple(failures))
 
 
-async def _refuse_part(run: RestoreRun, prospect: Prospect, prepared: Prepared) -> Prepared:
+async def _refuse_part(run: RestoreRun, repository: Repository, prepared: Prepared) -> Prepared:
     async with connect_jetstream(run.connection) as js:
-        return await refuse_part(js, prospect, prepared)
+        return await refuse_part(js, repository, prepared)
 
 
 def _parts(stage: Sequence[Action], settings: RestoreSettings, cores: int) -> list[list[Action]]:

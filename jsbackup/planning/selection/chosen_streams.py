@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from jsbackup.config import MAY_MISS, excludes_nothing, is_chosen, nearest
 from jsbackup.errors import JsBackupError, UsageError
@@ -21,7 +21,6 @@ from jsbackup.shell import quoted_command
 from jsbackup.transforms.filters.filters import Filters
 
 __all__ = [
-    "Listed",
     "about_missed",
     "about_missing",
     "against_missed",
@@ -30,6 +29,7 @@ __all__ = [
     "staged_copies",
     "with_cause",
     "with_elsewhere",
+    "without_broken_lists",
 ]
 
 
@@ -109,33 +109,21 @@ def about_missing(manifest: Manifest, options: RestoreOptions, staged: Sequence[
             yield Finding(lost.first, Rule.INCOMPLETE_BACKUP, reason, HOW_TO_LIST)
 
 
-# --- listed ---
-#
-# The streams of a plan whose lists of segments can be read.
+# --- broken lists ---
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A backup and the options to plan with. `broken` streams were taken out of both."""
-
-    manifest: Manifest
-    options: RestoreOptions
-    broken: Mapping[str, JsBackupError] = field(default_factory=dict)
-
-    def without_broken_lists(self) -> Listed:
-        """Return the rest, itself if all lists can be read. Raises the error of a broken one if nothing is left to
-        plan.
-        """
-        asked = [s for s in self.manifest.streams if is_chosen(s.name, self.options.streams, self.options.exclude)]
-        broken = broken_lists(asked)
-        if not broken:
-            return self
-        refuse_broken(broken, of=len(asked))
-        streams = tuple(stream for stream in self.manifest.streams if stream.name not in broken)
-        named = [glob for glob in self.options.streams if any(glob.matches(stream.name) for stream in streams)]
-        return Listed(
-            replace(self.manifest, streams=streams), replace(self.options, streams=tuple(named)), dict(broken)
-        )
+def without_broken_lists(
+    manifest: Manifest, options: RestoreOptions
+) -> tuple[Manifest, RestoreOptions, Mapping[str, JsBackupError]]:
+    """Return a backup and options without the streams whose lists of segments cannot be read, and these with their
+    errors. Raises the error of one if nothing else is left to plan.
+    """
+    asked = [entry for entry in manifest.streams if is_chosen(entry.name, options.streams, options.exclude)]
+    broken = broken_lists(asked)
+    refuse_broken(broken, of=len(asked))
+    streams = tuple(entry for entry in manifest.streams if entry.name not in broken)
+    named = tuple(glob for glob in options.streams if any(glob.matches(entry.name) for entry in streams))
+    return replace(manifest, streams=streams), replace(options, streams=named), broken
 
 
 # --- missed ---

@@ -85,7 +85,7 @@ def newest_in_segment(
 ) -> pa.Table:
     """Return the rows of the newest messages of each subject, among those of a segment that `keeping` keeps.
 
-    Raises as `with_newest`.
+    Raises IntegrityError, KeyUnavailable and StoreError.
     """
     columns = {*keeping.filters.columns, *rule.columns}
     batches = keeping.apply(read_columns(objects, ref, columns), stream=stream)
@@ -194,7 +194,10 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
 
 
 def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> KeptStream:
-    """Estimate what is kept of a stream from a few segments; exact for a cut. Raises as `survey_cut`."""
+    """Estimate what is kept of a stream from a few segments; exact for a cut.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
     rest = replace(reshape, cut=Cut())
     kept = replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
     return _numbered(kept, reshape, None)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jsbackup.model import Fidelity, JsonObject
+from jsbackup.planning.model import Action
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ConsumerBackup, CopiedFrom, Losses, SkippedStream, Source, StreamBackup
@@ -22,7 +23,7 @@ from jsbackup.transforms.follow import subjects_of
 from jsbackup.transforms.mask import Mask, MaskAction, MaskCount
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from jsbackup.transforms.rename import StreamKind, bucket_of
-from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "about_masks",
     "about_nothing_kept",
     "about_obfuscation",
+    "about_sample",
     "about_unseen",
     "against_obfuscation",
     "against_payload_masks",
@@ -40,7 +42,6 @@ __all__ = [
     "obfuscated_source",
     "of_unmasked",
     "unseen",
-    "what",
 ]
 
 
@@ -67,7 +68,7 @@ def about_masks(
         if values:
             hit = count.hit.get(number, 0)
             part = "" if hit == seen else f"{hit:,} of "
-            yield Finding(stream, Rule.MASKED, f"{mask} masks {what(mask, values)} in {part}the {_applies_to(seen)}")
+            yield Finding(stream, Rule.MASKED, f"{mask} masks {_what(mask, values)} in {part}the {_applies_to(seen)}")
         elif seen and may_miss:
             yield Finding(stream, Rule.MASKED_NOTHING, f"{mask} masks nothing in the {_applies_to(seen)}")
         elif seen:
@@ -90,7 +91,7 @@ def _applies_to(seen: int) -> str:
     return f"{format_count(seen, 'message')} that it applies to"
 
 
-def what(mask: Mask, values: int) -> str:
+def _what(mask: Mask, values: int) -> str:
     """Return in words how many values or payloads a mask replaces."""
     return format_count(values, "payload" if mask.of_payload else "value")
 
@@ -135,6 +136,22 @@ def about_unseen(masks: Iterable[Mask], *, may_miss: bool) -> Iterator[Finding]:
     for mask in masks:
         reason = f"--mask {mask}: it applies to none of the kept messages"
         yield Finding("", Rule.MASKED_NOTHING if may_miss else Rule.MASK_MISSED, reason, "" if may_miss else _SUBJECTS)
+
+
+_LATER = "The restore is refused if that holds for all messages; check its path and its subjects."
+
+
+def about_sample(action: Action, tally: ReshapeTally, where: str) -> Iterator[Finding]:
+    """Yield warnings about the effect of masks on some messages of a stream: those `where`."""
+    name, masks, config = action.entry.name, action.reshape.masks.masks, action.entry.config
+    if not tally.came.messages:
+        return
+    found = [*about_masks(name, config, masks, tally.masked, may_miss=action.may_miss)]
+    found += about_unseen(unseen(masks, [tally.masked]), may_miss=action.may_miss)
+    if tally.masked.dropped and not tally.kept.messages:
+        found.append(about_nothing_kept(name, tally.came.messages, may_be_empty=action.may_be_empty))
+    for one in found:
+        yield Finding(name, Rule.SAMPLED, f"{where}: {one.reason}", _LATER if one.code else "")
 
 
 def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:

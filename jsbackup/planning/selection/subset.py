@@ -7,14 +7,12 @@ Plans use it in place of the backup of the stream. It is computed from the bound
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, JsonObject, SequencePair, StreamState
 from jsbackup.planning.copies.copy_facts import sources_of
-from jsbackup.planning.model import Outlived
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup, total_of
@@ -31,7 +29,6 @@ from jsbackup.transforms.renumber import NewNumbers, renumbered_state
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
-    "NOTHING_COUNTED",
     "Counted",
     "KeptSequences",
     "KeptStream",
@@ -135,9 +132,7 @@ class KeptStream:
     if no messages were read.
 
     `chosen` is what `Reshape.newest` keeps, `matched` and `markers` are those of `ReshapeTally`, and `numbers` the old
-    sequences of messages with new ones; None if unknown, or not asked for. `expired` is the number of messages that are
-    older than the planned `max_age`, None where only the bounds of segments are known. `outlived` is what is known of
-    the times to live of single messages.
+    sequences of messages with new ones; None if unknown, or not asked for.
     """
 
     entry: StreamBackup
@@ -151,11 +146,6 @@ class KeptStream:
     matched: Counter[str] | None = None
     markers: int = 0
     numbers: NewNumbers | None = None
-    expired: int | None = None
-    outlived: Outlived = field(default_factory=Outlived)
-
-
-NOTHING_COUNTED: Mapping[str, KeptStream] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,10 @@ def _stored(source: str) -> tuple[Repository, Manifest]:
 
 def _part(target: str, repository: Repository, manifest: Manifest, if_exists: IfExists = IfExists.FAIL) -> RestorePart:
     options = RestoreOptions(if_exists=if_exists, replace_with_part=True)
-    prospect = complete(begin_restore(RestoreRun(connection_to(target), options), repository, manifest))
-    prepared = make_sure(manifest, prospect, RestoreSettings())
+    begun = complete(begin_restore(RestoreRun(connection_to(target), options), repository, manifest))
+    prepared = make_sure(repository, begun, RestoreSettings())
     (stage,) = prepared.plan.stages
-    start = StartingPoint(manifest.id, prepared.target, prepared.marking, prepared.sound.lost)
+    start = StartingPoint(manifest.id, prepared.target, prepared.marking, prepared.lost)
     made = RestorePart(start, stage)
     arrived: RestorePart = pickle.loads(pickle.dumps(made))
     assert arrived == made

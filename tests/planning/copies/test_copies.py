@@ -11,7 +11,7 @@ from jsbackup.config import parse_glob
 from jsbackup.model import StreamState
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts
 from jsbackup.planning.model import Action, IfExists, RestoreOptions, RestorePlan, SendAs, Target
-from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.plan import Facts, plan_restore
 from jsbackup.planning.rules import Rule
 from jsbackup.protocol.info import SourceInfo, StreamInfo
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
@@ -48,7 +48,7 @@ def plan(
     manifest = replace(manifest, streams=streams)
     target = Target(version, clustered, {info.name: info for info in there})
     sources = {"C": {KEY: known}} if known else {}
-    return plan_restore(manifest, target, RestoreOptions(**options), copies=CopyFacts(sources))
+    return plan_restore(manifest, target, RestoreOptions(**options), Facts(copies=CopyFacts(sources)))
 
 
 def copy_of(made: RestorePlan, name: str = "C") -> Action:
@@ -101,7 +101,7 @@ def test_what_is_mended_in_a_copy_makes_it_another_origin_for_its_own_copies() -
         "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (ORIGIN, COPY, second)
     )
     known = CopyFacts({"C": {KEY: facts(10, identity="another")}, "D": {("C", ">", ">"): facts(10)}})
-    made = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions(), copies=known)
+    made = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions(), Facts(copies=known))
     for name in ("C", "D"):
         assert mend(copy_of(made, name)).renewed and copy_of(made, name).alters
     assert not copy_of(made, "O").alters
