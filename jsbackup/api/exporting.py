@@ -104,13 +104,13 @@ def export(
     outcome = ExportOutcome(
         backup=Backup(repository, manifest.id, manifest=manifest),
         files=done.files,
-        rows=sum(one.messages for one in done.streams),
+        rows=sum(stream.messages for stream in done.streams),
         bytes=done.bytes,
-        streams={one.name: one for one in done.streams},
+        streams={stream.name: stream for stream in done.streams},
         failed=done.refused,
     )
     lacking = [f"{name}: {error.message}" for name, error in done.refused.items()]
-    lacking += [f"{one.name}: {', '.join(one.notes)}" for one in done.streams if one.incomplete]
+    lacking += [f"{stream.name}: {', '.join(stream.notes)}" for stream in done.streams if stream.incomplete]
     if lacking:
         raise IncompleteError(f"not all was exported: {'; '.join(lacking)}", result=outcome)
     return outcome

@@ -312,7 +312,7 @@ def _restore(
         report = replace(report, plan=with_elsewhere(report.plan, choice))
         outcome = RestoreOutcome(
             backup=Backup(repository, choice.manifest.id, manifest=choice.manifest),
-            streams={one.name: one for one in report.streams},
+            streams={stream.name: stream for stream in report.streams},
             failed={failure.name: failure.error for failure in report.failures},
             skipped=report.plan.skipped,
             missing=tuple(report.plan.missing),
@@ -325,10 +325,14 @@ def _restore(
         if report.code:
             lacking = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             lacking += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
-            for one in report.streams:
-                if one.lost or one.incomplete:
-                    lacks = f"lacks {format_count(one.lost_messages, 'message')}" if one.lost else ", ".join(one.notes)
-                    lacking.append(f"stream {one.name}: {lacks}")
+            for stream in report.streams:
+                if stream.lost or stream.incomplete:
+                    lacks = (
+                        f"lacks {format_count(stream.lost_messages, 'message')}"
+                        if stream.lost
+                        else ", ".join(stream.notes)
+                    )
+                    lacking.append(f"stream {stream.name}: {lacks}")
             raise IncompleteError(f"not all was restored: {'; '.join(lacking)}", result=outcome)
         return outcome
 
@@ -436,7 +440,7 @@ class PutBackOutcome:
     @property
     def written(self) -> int:
         """How many messages were written."""
-        return sum(1 for one in self.messages if one.action == "written")
+        return sum(1 for message in self.messages if message.action == "written")
 
 
 def _put_back(
@@ -519,7 +523,7 @@ def _put_back(
         if (refusal := plan.refusal()) is not None:
             raise refusal
         lacks = report.of(Fate.REFUSED, Fate.DUPLICATE, Fate.CONFLICT)
-        lacking = "; ".join(f"{one.name or one.sequence}: {one.reason}" for one in lacks)
+        lacking = "; ".join(f"{lack.name or lack.sequence}: {lack.reason}" for lack in lacks)
         if report.code == TargetConflict.exit_code:
             raise TargetConflict(f"nothing was written: {lacking}")
         if report.code:

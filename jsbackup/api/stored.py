@@ -175,7 +175,11 @@ class BackupRepository:
         for warning in inventory.warnings:
             _log.warning("%s", warning)
         rules, origins = _tag_rules(tags), _origins(origin)
-        found = {one.id: Backup(self, one.id, one) for one in inventory.summaries if counts(one, rules, origins)}
+        found = {
+            summary.id: Backup(self, summary.id, summary)
+            for summary in inventory.summaries
+            if counts(summary, rules, origins)
+        }
         found |= {one.id: Backup(self, one.id) for one in inventory.unreadable}
         return [found[name] for name in sorted(found)]
 
@@ -306,7 +310,7 @@ class Backup:
 
     @cached_property
     def _streams(self) -> dict[str, Stream]:
-        return {one.name: Stream(self, one) for one in self._manifest.streams}
+        return {stream.name: Stream(self, stream) for stream in self._manifest.streams}
 
     @property
     def created(self) -> datetime:
@@ -371,7 +375,7 @@ class Backup:
     def query(self, sql: str) -> Any:
         """Run SQL by DuckDB over its messages, as `BackupRepository.query`, and with the same errors."""
         entries = self._manifest.streams
-        streams = backup_streams((one for one in entries if one.archive_format.has_messages), self.id)
+        streams = backup_streams((entry for entry in entries if entry.archive_format.has_messages), self.id)
         objects, folder = self.repository._opened().objects, self.repository._place.folder
         return run_query(objects, streams, sql, folder=folder, all_streams=entries, as_table=True).table
 
@@ -436,15 +440,15 @@ class Stream:
     def consumers(self) -> dict[str, Consumer]:
         """Its consumers, by their names."""
         return {
-            one.name: Consumer(
-                one.name,
-                copy.deepcopy(one.config),
-                None if one.state is None else one.state.delivered.stream,
-                None if one.state is None else one.state.ack_floor.stream,
-                one.fidelity == "exact",
-                one.reason,
+            consumer.name: Consumer(
+                consumer.name,
+                copy.deepcopy(consumer.config),
+                None if consumer.state is None else consumer.state.delivered.stream,
+                None if consumer.state is None else consumer.state.ack_floor.stream,
+                consumer.fidelity == "exact",
+                consumer.reason,
             )
-            for one in self._entry.consumers
+            for consumer in self._entry.consumers
         }
 
     def files(self) -> list[str]:

@@ -90,7 +90,7 @@ class AppPages(Pages):
     def backups(self, request: Request) -> Response:
         query, taken = Query(request), self._library.status()
         search, start = query.line("search"), query.number("start", 10**9)
-        matching = [one for one in reversed(taken.inventory.summaries) if _matches(one, search)]
+        matching = [summary for summary in reversed(taken.inventory.summaries) if _matches(summary, search)]
         return self.page(
             request,
             "backups.html",
@@ -113,7 +113,7 @@ class AppPages(Pages):
         manifest = library.manifest(asked["backup"]) if asked["backup"] else None
         if manifest is not None and query.flag("go"):
             try:
-                target = next((one for one in library.targets if one.name == asked["target"]), None)
+                target = next((target for target in library.targets if target.name == asked["target"]), None)
                 if target is None:
                     raise UsageError("choose a server to restore into", hint="Contexts of the nats CLI are offered.")
                 streams, typed = words_of(asked["streams"]), _typed(asked)
@@ -139,7 +139,7 @@ class AppPages(Pages):
             request,
             "plan.html",
             asked=asked,
-            streams=[] if manifest is None else [one.name for one in manifest.streams[:_STREAMS]],
+            streams=[] if manifest is None else [stream.name for stream in manifest.streams[:_STREAMS]],
             choices=library.status().inventory.summaries[:-_CHOICES:-1],
             targets=library.targets,
             if_exists=_IF_EXISTS,

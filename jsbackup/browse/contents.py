@@ -68,7 +68,7 @@ class ContentPages(Pages):
         search, sort, start = query.line("search"), query.text("sort", "name"), query.number("start", _MOST_START)
         size = sort if sort in ("bytes", "messages") else ""
         streams = sorted(
-            (one for one in manifest.streams if search.lower() in one.name.lower()),
+            (stream for stream in manifest.streams if search.lower() in stream.name.lower()),
             key=lambda one: (-getattr(one.captured, size) if size else 0, one.name),
         )
         return self.page(
@@ -81,7 +81,7 @@ class ContentPages(Pages):
             stored=sum(map(_stored_bytes, manifest.streams)),
             matching=len(streams),
             streams=streams[start : start + _STREAMS],
-            warned=[one for one in manifest.streams if one.remarks][:_STREAMS],
+            warned=[stream for stream in manifest.streams if stream.remarks][:_STREAMS],
             start=start,
             search=search,
             sort=sort,
@@ -235,13 +235,13 @@ class ContentPages(Pages):
                 if not revisions:
                     raise
                 answer = error
-        puts = [one.revision for one in revisions if one.operation is KeyOperation.PUT]
+        puts = [revision.revision for revision in revisions if revision.operation is KeyOperation.PUT]
         newest = value.revision if value is not None else next(iter(puts), 0)
-        older = next((one for one in puts if one < newest), 0)
+        older = next((put for put in puts if put < newest), 0)
         left, right = query.number("a") or older, query.number("b") or newest
-        sides = [one for number in (left, right) for one in revisions if one.revision == number]
-        payloads = [show_payload(one.value) if one.revision in puts else None for one in sides]
-        lines = marked(*("" if one is None else one.text for one in payloads)) if len(sides) == 2 else ()
+        sides = [revision for number in (left, right) for revision in revisions if revision.revision == number]
+        payloads = [show_payload(side.value) if side.revision in puts else None for side in sides]
+        lines = marked(*("" if payload is None else payload.text for payload in payloads)) if len(sides) == 2 else ()
         return self.page(
             request,
             "key.html",
@@ -279,7 +279,7 @@ class ContentPages(Pages):
         if listed:
             with self._library.counting():
                 entries, unreadable = store.entries()
-        matching = [one for one in entries if search.lower() in one.name.lower()]
+        matching = [entry for entry in entries if search.lower() in entry.name.lower()]
         return self.page(
             request,
             "files.html",
@@ -328,7 +328,7 @@ class ComparisonPages(Pages):
         if not query.line("a") or not query.line("b"):
             return self.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
         a, b = self._sides(query)
-        ours, theirs = ({one.name: one for one in side.streams} for side in (a, b))
+        ours, theirs = ({stream.name: stream for stream in side.streams} for side in (a, b))
         rows = [(name, ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())]
         different = [(*row, what) for row in rows if (what := _difference(row[1], row[2]))]
         return self.page(
@@ -346,7 +346,7 @@ class ComparisonPages(Pages):
     def stream(self, request: Request) -> Response:
         query, objects = Query(request), self._library.repository.objects
         (a, b), name = self._sides(query), query.needed("name")
-        old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
+        old, new = (next((stream for stream in side.streams if stream.name == name), None) for side in (a, b))
         if old is None or new is None:
             lacking = a.id if old is None else b.id
             raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")

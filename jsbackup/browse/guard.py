@@ -111,7 +111,7 @@ class Guard:
         return found
 
     def _takes(self, given: str) -> bool:
-        found = next((one for one in list(self._tickets) if _same(one, given)), "")
+        found = next((ticket for ticket in list(self._tickets) if _same(ticket, given)), "")
         return time.monotonic() < self._tickets.pop(found, 0.0)
 
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> Response:

@@ -64,7 +64,7 @@ def _source(one: BackupSummary) -> str:
 
 def key_figures(status: RepositoryStatus, breaches: Sequence[Breach], expiry: Tile) -> list[Tile]:
     """Return age, recovery point, recovery time, size, and `expiry`, the tile of what is removed next."""
-    rules = {one.rule for one in breaches}
+    rules = {breach.rule for breach in breaches}
     return [*_age_and_point(status, rules), _recovery_time(status, rules), _size(status), expiry]
 
 
@@ -76,7 +76,7 @@ def _age_and_point(status: RepositoryStatus, rules: Collection[str]) -> list[Til
         none = Tile(age, "none", "Make one with 'jsbackup backup'.", "bad")
         return [none, Tile(point, "unknown", "There is no complete backup.", "bad")]
     bad = {"no-backup", "backup-age", "incomplete-backup", "empty-backup"} & set(rules)
-    complete = next(one.complete for one in status.lines if newest in one.complete)
+    complete = next(line.complete for line in status.lines if newest in line.complete)
     moments = [*(parse_time(one.created) for one in complete[-_GAPS:]), status.now_ns]
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     note = f"longest gap of the last {len(gaps)}" if len(gaps) > 1 else "since the only backup"
@@ -127,8 +127,8 @@ def next_removal(
         return Tile(name, "now", said, "warn")
     # An entry like the newest one, made now.
     following = [
-        replace(one, summary=replace(one.summary, id="next", created=format_time(now_ns)))
-        for one in inventory.entries[-1:]
+        replace(entry, summary=replace(entry.summary, id="next", created=format_time(now_ns)))
+        for entry in inventory.entries[-1:]
     ]
     later = decide(replace(inventory, entries=(*inventory.entries, *following)), now_ns=now_ns + 2).removed
     names = [one.backup for one in later if one.backup != "next"]

@@ -380,7 +380,7 @@ def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
 
 def with_login(base: Connection, login: Login | None) -> Connection:
     """Return the connection with another login; those in its URLs are gone."""
-    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
+    servers = tuple(replace(server, login=None, token=None) for server in base.servers)
     return replace(base, servers=servers, login=login, token=None, context=None)
 
 

@@ -283,7 +283,7 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
     document = read_object(data, shown, kind=UsageError, unique_names=True)
     streams = document.get("streams")
     if isinstance(streams, list):
-        configs: list[Any] = [one.get("config") if isinstance(one, dict) else None for one in streams]
+        configs: list[Any] = [stream.get("config") if isinstance(stream, dict) else None for stream in streams]
     else:
         configs = [document.get("config", document)]
     found: dict[str, JsonObject] = {}

@@ -693,7 +693,7 @@ def import_streams(
     )
     manifest = made.manifest(streams, failures)
     leases.commit(repository, manifest, lease)
-    receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in manifest.streams})
+    receipts.settle({repository.objects.sealing.folder(stream.name, stream.incarnation) for stream in manifest.streams})
     return ImportReport(manifest, tuple(streams), tuple(failures))
 
 

@@ -103,10 +103,10 @@ def until_consumers(action: Action) -> JsonObject:
         config["retention"] = "limits"
     if 0 < (config.get("max_consumers") or 0) < len(consumers):
         del config["max_consumers"]
-    subjects, delivers = config.get("subjects") or [], [one.get("deliver_subject") for one in consumers]
-    cycles = [one for one in subjects if any(to and contains(one, to) for to in delivers)]
+    subjects, delivers = config.get("subjects") or [], [consumer.get("deliver_subject") for consumer in consumers]
+    cycles = [subject for subject in subjects if any(to and contains(subject, to) for to in delivers)]
     if cycles:
-        rest = [one for one in subjects if one not in cycles]
+        rest = [subject for subject in subjects if subject not in cycles]
         config["subjects"] = rest or [f"jsbackup.restoring.{config['name']}"]
     return config
 

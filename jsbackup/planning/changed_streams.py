@@ -58,7 +58,7 @@ class ChangeOptions:
         words += reshape.filters.words
         words += [] if reshape.newest is None else [str(reshape.newest)]
         words += ["--renumber"] if reshape.renumber else []
-        words += [f"--mask {one}" for one in reshape.masks.masks]
+        words += [f"--mask {mask}" for mask in reshape.masks.masks]
         words += [f"--unmaskable {reshape.masks.unmaskable}"] if reshape.masks else []
         return words + (["--obfuscate"] if reshape.obfuscation else [])
 
@@ -149,8 +149,10 @@ def changed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
         name=planned.reshaped.name,
         config=planned.reshaped.config,
         consumers=tuple(
-            replace(one, name=planned.reshaped.messages.consumer_name(one.name), config=configs[one.name])
-            for one in entry.consumers
+            replace(
+                consumer, name=planned.reshaped.messages.consumer_name(consumer.name), config=configs[consumer.name]
+            )
+            for consumer in entry.consumers
         ),
     )
 

@@ -270,7 +270,9 @@ class RestorePlan:
     @property
     def missing(self) -> list[Finding]:
         """Requested streams that should be in the backup and are not, or that another backup has."""
-        return [one for one in self.warnings if one.rule in (Rule.INCOMPLETE_BACKUP, Rule.IN_ANOTHER_BACKUP)]
+        return [
+            warning for warning in self.warnings if warning.rule in (Rule.INCOMPLETE_BACKUP, Rule.IN_ANOTHER_BACKUP)
+        ]
 
     @property
     def code(self) -> int:

@@ -239,12 +239,12 @@ def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
     """Return the plan for these streams, given the facts."""
     manifest, target, options = shapes.manifest, shapes.target, shapes.options
     refusals, actions = list(shapes.refusals), []
-    for one in shapes.streams:
-        action, reasons = _judge_stream(one, facts, target)
+    for shape in shapes.streams:
+        action, reasons = _judge_stream(shape, facts, target)
         actions.append(action)
-        refusals += one.unmet
+        refusals += shape.unmet
         # A cut that cannot be met always keeps nothing.
-        refusals += [found for found in reasons if not (one.unmet and found.rule is Rule.KEEPS_NOTHING)]
+        refusals += [found for found in reasons if not (shape.unmet and found.rule is Rule.KEEPS_NOTHING)]
     if not any(found.rule is Rule.MASK_AIMLESS for found in refusals):
         refusals += _unseen(facts.kept, actions, options)
     refusals = with_cause(refusals, list(about_missed(facts.kept, actions, options)), actions)
@@ -336,16 +336,16 @@ def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, l
         consumers = [
             _plan_consumer(
                 replace(
-                    one,
-                    name=reshaped.messages.consumer_name(one.name),
-                    config=_renumbered(reshaped.consumers[one.name], kept),
+                    consumer,
+                    name=reshaped.messages.consumer_name(consumer.name),
+                    config=_renumbered(reshaped.consumers[consumer.name], kept),
                 ),
                 config,
                 shape.wire,
                 target,
                 options=options,
             )
-            for one in entry.consumers
+            for consumer in entry.consumers
         ]
     action = Action(
         entry=entry,

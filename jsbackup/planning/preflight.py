@@ -92,7 +92,8 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     if not plan.refusals:
         return
     groups = alike(
-        (one, one.stream, _of_any(one), (one.rule, without_name(one.stream, one.hint))) for one in plan.refusals
+        (refusal, refusal.stream, _of_any(refusal), (refusal.rule, without_name(refusal.stream, refusal.hint)))
+        for refusal in plan.refusals
     )
     shown, hidden = groups[:_MOST_REASONS], groups[_MOST_REASONS:]
     more = sum(len({_of_any(one) for one in group}) for group in hidden)
@@ -175,7 +176,7 @@ def beyond_repair(problem: Problem) -> IntegrityError:
 def needed(decision: Decision, names: Collection[str] | None = None) -> Manifest:
     """Return the part of a backup that the plan needs; of all its streams, or of those with these names."""
     manifest, actions = decision.shapes.manifest, decision.plan.actions
-    cuts = {one.entry.name: one.reshape.cut for one in actions if names is None or one.entry.name in names}
+    cuts = {action.entry.name: action.reshape.cut for action in actions if names is None or action.entry.name in names}
     streams = (_within(stream, cuts[stream.name]) for stream in manifest.streams if stream.name in cuts)
     return replace(manifest, streams=tuple(streams))
 

@@ -201,7 +201,7 @@ def _against_aimless(patterns: Sequence[str], reshape: Reshape, maps: SubjectMap
     """Refuse masks, maps and subject filters for subjects that no stream has; `patterns` match those of all streams. A
     map of `>` and similar always applies.
     """
-    asked = [(Rule.MASK_AIMLESS, f"--mask {one}", one.subjects, "mask nothing") for one in reshape.masks.masks]
+    asked = [(Rule.MASK_AIMLESS, f"--mask {mask}", mask.subjects, "mask nothing") for mask in reshape.masks.masks]
     asked += [
         (Rule.MAP_AIMLESS, f"--map-subject {one}", one.source, "map nothing") for one in maps.maps if not one.is_wide
     ]
@@ -295,7 +295,7 @@ def about_kept(kept: KeptStream, reshape: Reshape, *, may_be_empty: bool, may_mi
 def about_deliveries(action: Action, target: Target) -> Iterator[Finding]:
     """Yield warnings about consumers of a renamed stream that deliver where those of the old one do."""
     name, reshape = action.entry.name, action.reshape
-    pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
+    pushed = [consumer.consumer for consumer in action.consumers if consumer.consumer.config.get("deliver_subject")]
     # An obfuscated subject to deliver to is another one.
     if action.name != name and name in target.streams and pushed and reshape.obfuscation is None:
         for consumer in pushed:

@@ -52,7 +52,7 @@ def _against(part: PlannedPart, before: dict[str, RestorePlan]) -> Iterator[Find
         if part.place.account is None
         else ""
     )
-    others = [(restore, one) for restore, plan in before.items() for one in plan.actions]
+    others = [(restore, action) for restore, plan in before.items() for action in plan.actions]
     subjects = SubjectIndex()
     named: dict[str, set[int]] = {}
     for at, (_, other) in enumerate(others):

@@ -74,15 +74,15 @@ _MOST = 1_000_000  # how many messages are counted one by one
 def _look_at_copies(objects: Objects, shapes: Shapes) -> CopyFacts:
     """Return what is known about the streams with sources. Raises StoreError."""
     entries = {entry.name: entry for entry in shapes.manifest.streams}
-    reshapes = {one.entry.name: one.reshaped.messages for one in shapes.streams}
+    reshapes = {stream.entry.name: stream.reshaped.messages for stream in shapes.streams}
     known: dict[str, Mapping[SourceKey, SourceFacts]] = {}
-    for one in shapes.streams:
-        if one.wire not in (SendAs.V1, SendAs.V2) or not sources_of(one.entry.config):
+    for stream in shapes.streams:
+        if stream.wire not in (SendAs.V1, SendAs.V2) or not sources_of(stream.entry.config):
             continue
         try:
-            known[one.entry.name] = _facts_of(objects, one, entries, reshapes=reshapes)
+            known[stream.entry.name] = _facts_of(objects, stream, entries, reshapes=reshapes)
         except (IntegrityError, KeyUnavailable) as error:
-            _log.info("stream %s: how far its sources had copied cannot be read: %s", one.entry.name, error.message)
+            _log.info("stream %s: how far its sources had copied cannot be read: %s", stream.entry.name, error.message)
     return CopyFacts(known)
 
 
@@ -212,7 +212,9 @@ class _Behind:
 def _filters_of(source: JsonObject) -> Filters:
     """Return what a source copies."""
     transforms = source.get("subject_transforms") or []
-    patterns = [str(one.get("src") or ">") for one in transforms] or [str(source.get("filter_subject") or ">")]
+    patterns = [str(transform.get("src") or ">") for transform in transforms] or [
+        str(source.get("filter_subject") or ">")
+    ]
     return Filters() if ">" in patterns else Filters.parse({"subject": patterns})
 
 
@@ -365,16 +367,16 @@ def _first(objects: Objects, shapes: Shapes, left_out: Mapping[str, LeftOut]) ->
     kept: dict[str, KeptStream] = {}
     expired: dict[str, int] = {}
     outlived: dict[str, Outlived] = {}
-    for one in shapes.streams:
-        name = one.entry.name
+    for stream in shapes.streams:
+        name = stream.entry.name
         with _unreadable_later():
-            if one.reshaped.messages.cut:
-                kept[name] = estimate(objects, one.entry, one.reshaped.messages)
-        known = kept.get(name) or facts.kept_of(one)
+            if stream.reshaped.messages.cut:
+                kept[name] = estimate(objects, stream.entry, stream.reshaped.messages)
+        known = kept.get(name) or facts.kept_of(stream)
         with _unreadable_later():
-            if (count := _expired(objects, one, known, target)) is not None:
+            if (count := _expired(objects, stream, known, target)) is not None:
                 expired[name] = count
-            if (gone := _outlived(objects, one, known, target)) is not None:
+            if (gone := _outlived(objects, stream, known, target)) is not None:
                 outlived[name] = gone
     facts = replace(facts, kept=kept, expired=expired, outlived=outlived)
     return Decision(shapes, facts, judge(shapes, facts))

@@ -13,7 +13,7 @@ __all__ = ["SubjectIndex", "first_overlap"]
 def first_overlap(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, str] | None:
     """Return the first pair of subjects, one of each, that overlaps."""
     others = list(theirs)
-    return next(((one, other) for one in ours for other in others if overlaps(one, other)), None)
+    return next(((our, other) for our in ours for other in others if overlaps(our, other)), None)
 
 
 @dataclass(frozen=True, slots=True)

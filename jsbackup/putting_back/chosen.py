@@ -65,7 +65,7 @@ def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
         UnsupportedError: it is in an archive format that is not known here.
     """
     known = {stream.name for stream in manifest.streams}
-    name = next((one for one in possible_streams(options) if one in known), possible_streams(options)[0])
+    name = next((stream for stream in possible_streams(options) if stream in known), possible_streams(options)[0])
     entry = with_messages(manifest, find_stream(manifest, name))
     prefix, kind = (BUCKET_STREAM, "a bucket") if options.keys else (OBJECT_STREAM, "an object store")
     if (options.keys or options.object_name is not None) and not name.startswith(prefix):

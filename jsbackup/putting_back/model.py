@@ -142,13 +142,13 @@ class PutBackPlan:
 
     @property
     def writes(self) -> list[PutBackMessage]:
-        return [one for one in self.messages if one.action is Fate.WRITE]
+        return [message for message in self.messages if message.action is Fate.WRITE]
 
     def refusal(self) -> JsBackupError | None:
         """Return why nothing may be written: TargetConflict or PlanRefused; None if something may."""
         for error in self.blocked:
             return error.with_message(f"nothing was written: {error.message}")
-        refused = [one for one in self.messages if one.action is Fate.REFUSED]
+        refused = [message for message in self.messages if message.action is Fate.REFUSED]
         if not refused or (self.options.partial and len(refused) < len(self.messages)):
             return None
         first = refused[0]
@@ -177,7 +177,7 @@ class PutBackReport:
     notes: tuple[str, ...] = ()
 
     def of(self, *actions: Fate) -> list[PutBackMessage]:
-        return [one for one in self.messages if one.action in actions]
+        return [message for message in self.messages if message.action in actions]
 
     @property
     def written(self) -> list[PutBackMessage]:
@@ -186,7 +186,7 @@ class PutBackReport:
     @property
     def code(self) -> int:
         """The exit code: 0 if everything chosen is at the target, once, and nothing was lost for it unasked."""
-        if self.of(Fate.CONFLICT) and all(one.as_sequence is None for one in self.messages):
+        if self.of(Fate.CONFLICT) and all(message.as_sequence is None for message in self.messages):
             return TargetConflict.exit_code
         lacking = self.of(Fate.CONFLICT, Fate.DUPLICATE, Fate.REFUSED) or self.plan.unknown
         return IncompleteError.exit_code if lacking or self.twice or self.dropped else 0
@@ -217,5 +217,5 @@ class PutBackRun:
         return sum(1 for one in self.done.values() if one.action is Fate.WRITTEN)
 
     def report(self, plan: PutBackPlan, replaced: int = 0) -> PutBackReport:
-        messages = tuple(self.done.get(one.sequence, one) for one in plan.messages)
+        messages = tuple(self.done.get(message.sequence, message) for message in plan.messages)
         return PutBackReport(plan, messages, replaced, notes=tuple(self.notes))

@@ -153,7 +153,7 @@ async def _plan_messages(
     else:
         plan = await _plan_appended(js, plan, chosen)
     plan = replace(plan, messages=_each_id_once(plan.messages), unknown=messages.unknown)
-    is_known = any(one.action is Fate.THERE for one in plan.messages)
+    is_known = any(message.action is Fate.THERE for message in plan.messages)
     if not (is_known or one_each or info.name != entry.name or _is_same_stream(plan)):
         note = (
             f"stream {info.name} is not the one that was backed up, but was created at {info.created}: "
@@ -161,8 +161,8 @@ async def _plan_messages(
         )
         plan = replace(plan, notes=(note,))
     # A value takes the place of the one before.
-    added = sum(1 for one in plan.writes if not (one_each and one.expected))
-    size = sum(one.size + len(one.subject) + _EXTRA_BYTES for one in plan.writes)
+    added = sum(1 for write in plan.writes if not (one_each and write.expected))
+    size = sum(write.size + len(write.subject) + _EXTRA_BYTES for write in plan.writes)
     return replace(plan, blocked=tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite)))
 
 
@@ -485,8 +485,10 @@ def takes_not(info: StreamInfo, subject: str, size: int, *, block_bytes: int, ma
     """Return why the stream takes no message of this subject and size (with headers); "" if it does."""
     if not is_subject(subject):
         return "its subject cannot be published to"
-    patterns = [one for one in info.config.get("subjects") or () if isinstance(one, str) and is_pattern(one)]
-    if not any(matcher(one).fullmatch(subject) for one in patterns):
+    patterns = [
+        subject for subject in info.config.get("subjects") or () if isinstance(subject, str) and is_pattern(subject)
+    ]
+    if not any(matcher(pattern).fullmatch(subject) for pattern in patterns):
         return f"stream {info.name} does not listen to its subject"
     transform = info.config.get("subject_transform")
     source = transform.get("src") if isinstance(transform, dict) else None
@@ -558,7 +560,7 @@ def notes_about(info: StreamInfo) -> Iterator[str]:
 def notes_on_age(info: StreamInfo, writes: Sequence[PutBackMessage], now_ns: int) -> Iterator[str]:
     """Yield what becomes of messages that the stream would have removed by now, had it kept them: they begin anew."""
     limit = _limit(info.config, "max_age")
-    old = sum(1 for one in writes if 0 < limit <= now_ns - one.timestamp_ns)
+    old = sum(1 for write in writes if 0 < limit <= now_ns - write.timestamp_ns)
     if old:
         what = "is 1 message" if old == 1 else f"are {old:,} messages"
         yield (

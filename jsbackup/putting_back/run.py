@@ -289,7 +289,7 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
     Raises the errors of `_publish`, and of `ChosenMessages`; the message says how much was written before. Raises
     IntegrityError if a message is another one when it is read back.
     """
-    name, planned = plan.target.name, {one.sequence: one for one in plan.writes}
+    name, planned = plan.target.name, {write.sequence: write for write in plan.writes}
     pending: dict[asyncio.Task[int | None], int] = {}  # with the sizes of their messages
     last: dict[str, asyncio.Task[int | None]] = {}  # of subjects that are watched: who writes the last one
 
@@ -325,7 +325,7 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
                 task.result()
                 del pending[task]
 
-    run.watcher.start(name, sum(one.size for one in plan.writes), len(planned))
+    run.watcher.start(name, sum(write.size for write in plan.writes), len(planned))
     try:
         try:
             messages = chosen.at(planned.keys())

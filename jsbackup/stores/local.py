@@ -77,7 +77,7 @@ def glance_at(root: Path, prefix: str) -> Glance:
             complete = False
             entries.pop()
         left -= len(entries)
-        for entry in sorted((one for one in entries if is_key(one.name)), key=lambda one: one.name):
+        for entry in sorted((entry for entry in entries if is_key(entry.name)), key=lambda one: one.name):
             if not _is_folder(entry):
                 keys.append(base + entry.name)
             elif base.count("/") < _LEVELS:

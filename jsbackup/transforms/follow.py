@@ -104,9 +104,9 @@ def _brought_by(origin: JsonObject) -> str:
 
 
 def _led_to(what: str, transforms: Sequence[Any]) -> list[str]:
-    if not all(isinstance(one, dict) for one in transforms):
+    if not all(isinstance(transform, dict) for transform in transforms):
         raise FormatError(f"{what} is damaged")
-    return [_text(what, one.get("dest") or one.get("src") or ">") for one in transforms]
+    return [_text(what, transform.get("dest") or transform.get("src") or ">") for transform in transforms]
 
 
 def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:

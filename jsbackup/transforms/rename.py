@@ -76,7 +76,11 @@ def kinds_of(name: str, config: JsonObject) -> set[StreamKind]:
         return {bucket_of(one)[0] for one in (name, str(mirror.get("name") or ""))}
     own = subjects_of_bucket(name)
     subjects = config.get("subjects") or []
-    return {bucket_of(name)[0]} if own and all(contains(own, str(one)) for one in subjects) else {StreamKind.STREAM}
+    return (
+        {bucket_of(name)[0]}
+        if own and all(contains(own, str(subject)) for subject in subjects)
+        else {StreamKind.STREAM}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
         done = back_up_accounts(run, chosen, earlier, lease, complete=run_loop, show_progress=show_progress)
     document: JsonObject = {
         "result": _result(done.code),
-        "accounts": [_json(one) | {"listed": one.account not in chosen.gone} for one in done.accounts],
-        "left_out": [_account_json(one) for one in chosen.survey.accounts if one not in chosen.logins],
+        "accounts": [_json(account) | {"listed": account.account not in chosen.gone} for account in done.accounts],
+        "left_out": [_account_json(account) for account in chosen.survey.accounts if account not in chosen.logins],
         "servers": {"known": chosen.survey.servers, "answered": chosen.survey.answered},
         "problems": list(done.problems),
         "notes": list(chosen.notes),
@@ -136,12 +136,12 @@ def _backup_text(done: AllBackups, accounts: list[JsonObject]) -> Iterator[Block
     for one, result in both:
         yield from _account_text(one, result)
     # Many accounts may lack the same.
-    for hint in dict.fromkeys(one.error.hint for one in done.accounts if one.error and one.error.hint):
+    for hint in dict.fromkeys(account.error.hint for account in done.accounts if account.error and account.error.hint):
         yield (f"hint: {hint}")
     for word, texts in (("note", done.chosen.notes), ("warning", done.problems)):
         for text in texts:
             yield (State(word), f": {text}")
-    counts = Counter(_state(one) for one in done.accounts)
+    counts = Counter(_state(account) for account in done.accounts)
     parts = ", ".join(f"{counts[word]} {word}" for word in ("complete", "partial", "failed") if counts[word])
     streams = [stream for _, result in both if result for stream in result["streams"]]
     yield (
@@ -232,7 +232,7 @@ def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settin
     result = {0: "restored", IncompleteError.exit_code: "partial"}.get(done.code, "failed")
     document = {
         "result": "refused" if done.refused else result,
-        "accounts": [_restore_json(one, finders) for one in done.accounts],
+        "accounts": [_restore_json(account, finders) for account in done.accounts],
         "left_out": [_account_json(_as_found(stored.origin)) for stored in left_out],
     }
     return Result(document, _restores_text(done), done.code)
@@ -292,13 +292,13 @@ def _stored_accounts(
     """
     choosing = shared.choosing
     newest: dict[Origin, StoredAccount] = {}
-    for one in repository.inventory().summaries:
-        origin = origin_of(one)
-        if not one.is_of_a_server or not counts(one, choosing.tags, choosing.origins) or not one.streams:
+    for summary in repository.inventory().summaries:
+        origin = origin_of(summary)
+        if not summary.is_of_a_server or not counts(summary, choosing.tags, choosing.origins) or not summary.streams:
             continue
         if origin.account and not origin.api_prefix:
             named = origin.account_name or (newest[origin].origin.account_name if origin in newest else "")
-            newest[origin] = StoredAccount(replace(origin, account_name=named), one.bytes)
+            newest[origin] = StoredAccount(replace(origin, account_name=named), summary.bytes)
     known = [_as_found(one.origin) for one in newest.values()]
     refuse_missing(choice.only, known)
     everywhere = replace(choice, domain=None)
@@ -352,28 +352,28 @@ def _plans_text(plans: list[AccountPlan], documents: list[JsonObject]) -> Iterat
         else:
             yield from (plan_text(document["plan"]))
         yield ""
-    if names := ", ".join(one.part.stored.words for one in plans if one.code):
+    if names := ", ".join(plan.part.stored.words for plan in plans if plan.code):
         yield (State("refused"), f": nothing can be restored into any account, for {names}")
     else:
         yield (f"all accounts can be restored: {len(plans)}")
 
 
 def _restores_text(done: AllRestores) -> Iterator[Block]:
-    for one in done.accounts:
-        if one.report is not None or one.error is not None:
-            yield _heading(one.part)
-            if one.report is not None:
-                yield from (restored_text(one.report, "restored"))
-            if one.error is not None:
-                yield from said_lines([Said("failed", "", one.error.message, one.error.hint or "")])
+    for account in done.accounts:
+        if account.report is not None or account.error is not None:
+            yield _heading(account.part)
+            if account.report is not None:
+                yield from (restored_text(account.report, "restored"))
+            if account.error is not None:
+                yield from said_lines([Said("failed", "", account.error.message, account.error.hint or "")])
             yield ""
     accounts = format_count(len(done.accounts), "account")
     if done.refused:
-        count = sum(one.error is not None for one in done.accounts)
+        count = sum(account.error is not None for account in done.accounts)
         yield (State("refused"), f": nothing was changed in any of {accounts}, for {count} of them")
         yield ("hint: See 'jsbackup plan --all-accounts' with the same options for all of it.")
         return
-    reports = [one.report for one in done.accounts if one.report is not None]
+    reports = [account.report for account in done.accounts if account.report is not None]
     streams = format_count(sum(len(report.streams) for report in reports), "stream")
     skipped = sum(len(report.plan.skipped) for report in reports)
     parts = ", ".join(f"{count} {word}" for word, count in Counter(map(_word, done.accounts)).items())

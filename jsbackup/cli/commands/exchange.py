@@ -147,9 +147,9 @@ def import_(
     from jsbackup.repository.checks.verify_run import lost_readers
 
     chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
-    if found := _URL.match(directory):
+    if match := _URL.match(directory):
         raise UsageError(
-            f"import reads files of this machine, and not {found[1]}:// URLs",
+            f"import reads files of this machine, and not {match[1]}:// URLs",
             hint="Copy them here first; what `export` wrote to S3, `aws s3 sync` copies.",
         )
     if server_store:
@@ -406,7 +406,7 @@ def export(
     repository = open_repository(shared)
     with reading(shared, repository, "export"), keeping:
         manifest = find_backup(shared, repository, WantedBackup(backup, patterns))
-        chosen = choose_streams(manifest, [one.pattern for one in patterns])
+        chosen = choose_streams(manifest, [pattern.pattern for pattern in patterns])
         if not chosen:
             raise UsageError(f"backup {manifest.id} has no streams")
         broken: BrokenLists = {} if kind in CONFIG_FORMATS else broken_lists(chosen)
@@ -564,7 +564,7 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
         backed_up: dict[str, list[BackedUp]] = {}
         left_out: dict[str, None] = {}
         others: dict[str, None] = {}
-        for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
+        for summary in sorted(repository.inventory().summaries, key=lambda summary: (summary.created, summary.id)):
             mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
             if not mine or summary.transformed != like.transformed or not counts(summary, shared.choosing.tags, ()):
                 continue

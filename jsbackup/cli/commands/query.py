@@ -278,7 +278,7 @@ def _text(streams: Sequence[JsonObject]) -> Iterator[Block]:
     counts: dict[str, Column] = {">MESSAGES": ("messages", format_count), ">BYTES": ("bytes", format_bytes)}
     sizes = {">HALF": "p50", ">90 %": "p90", ">99 %": "p99", ">LARGEST": "largest"}
     yield table(
-        [{**one, **one["sizes"]} for one in streams],
+        [{**stream, **stream["sizes"]} for stream in streams],
         {
             "STREAM": "stream",
             **counts,
@@ -288,18 +288,18 @@ def _text(streams: Sequence[JsonObject]) -> Iterator[Block]:
             "NEWEST": ("newest", lambda time: time or "-"),
         },
     )
-    for one in streams:
-        if one["duplicates"]:
-            yield f"{one['stream']}: {format_count(one['duplicates'], 'message')} repeat a Nats-Msg-Id"
+    for stream in streams:
+        if stream["duplicates"]:
+            yield f"{stream['stream']}: {format_count(stream['duplicates'], 'message')} repeat a Nats-Msg-Id"
     busiest, grown = [], []
-    for one in streams:
-        if buckets := one["rate"]["buckets"]:
+    for stream in streams:
+        if buckets := stream["rate"]["buckets"]:
             most = max(buckets, key=lambda bucket: bucket["messages"])
-            busiest.append({**most, "stream": one["stream"], "width": format_width(one["rate"]["seconds"])})
-        if len(one["growth"]) > 1:
-            first, last = one["growth"][0], one["growth"][-1]
+            busiest.append({**most, "stream": stream["stream"], "width": format_width(stream["rate"]["seconds"])})
+        if len(stream["growth"]) > 1:
+            first, last = stream["growth"][0], stream["growth"][-1]
             by = {name: last[name] - first[name] for name in ("messages", "bytes", "stored_bytes")}
-            grown.append({**by, "stream": one["stream"], "since": first["backup"], "backups": len(one["growth"])})
+            grown.append({**by, "stream": stream["stream"], "since": first["backup"], "backups": len(stream["growth"])})
     more: dict[str, Column] = {
         ">MESSAGES": ("messages", "{:+,}".format),
         ">BYTES": ("bytes", _signed),
@@ -319,7 +319,7 @@ def _text(streams: Sequence[JsonObject]) -> Iterator[Block]:
 
 
 def _of_streams(streams: Sequence[JsonObject], key: str) -> list[JsonObject]:
-    return [{**row, "stream": one["stream"]} for one in streams for row in one[key]]
+    return [{**row, "stream": stream["stream"]} for stream in streams for row in stream[key]]
 
 
 def _signed(by: int) -> str:

@@ -158,7 +158,12 @@ def _of_lines(lines: Sequence[BackupSeries]) -> list[_Family]:
     ]
     complete = [(labels, line, newest) for labels, line in known if (newest := line.newest_complete) is not None]
     streams = sorted(
-        (({**labels, "stream": one.name}, one) for labels, line in known if not line.covered for one in line.streams),
+        (
+            ({**labels, "stream": stream.name}, stream)
+            for labels, line in known
+            if not line.covered
+            for stream in line.streams
+        ),
         key=lambda pair: -pair[1].bytes,
     )[:_MOST_STREAMS]
     return [

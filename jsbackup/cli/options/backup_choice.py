@@ -184,7 +184,7 @@ def policy_in_use(ctx: click.Context, shared: Shared) -> Policy | None:
         monthly=number("monthly"),
         yearly=number("yearly"),
         within_seconds=parse_duration(str(within)) if within else 0,
-        tags=tuple(parse_tag_rule(str(one)) for one in values.get("tags") or ()),
+        tags=tuple(parse_tag_rule(str(tag)) for tag in values.get("tags") or ()),
     )
     return None if policy.is_empty else policy
 

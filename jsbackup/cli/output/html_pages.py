@@ -48,7 +48,7 @@ def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held
 
 def stats_page(backup: str, created: str, streams: Sequence[StreamStats]) -> bytes:
     """Return the page in UTF-8. `created` is RFC 3339, as in the manifest."""
-    by_size = sorted(streams, key=lambda one: -one.bytes)
+    by_size = sorted(streams, key=lambda stream: -stream.bytes)
     return _rendered("stats.html", backup=backup, created=created, streams=by_size)
 
 

@@ -82,7 +82,8 @@ def status_json(report: Report, location: str) -> JsonObject:
         "newest_drill": _drill_json(report, next(iter(status.drills_of(None)), None)),
         "last_good_drill": _drill_json(report, last_good_drill(status)),
         "breaches": [
-            {"rule": one.rule, "about": one.about, "reason": one.reason, "hint": one.hint} for one in report.breaches
+            {"rule": breach.rule, "about": breach.about, "reason": breach.reason, "hint": breach.hint}
+            for breach in report.breaches
         ],
         "lines": [_line_json(report, line) for line in status.lines],
         "other_backups": status.others,

@@ -81,16 +81,16 @@ class AllBackups:
     @property
     def code(self) -> int:
         """The exit code: that of IncompleteError if a part was backed up, or may be missing; `DAMAGE` comes first."""
-        codes = [one.code for one in self.accounts if not one.idle]
-        if any(one.report is not None for one in self.accounts):
+        codes = [account.code for account in self.accounts if not account.idle]
+        if any(account.report is not None for account in self.accounts):
             codes.append(0)
         if self.problems and (0 in codes or not any(codes)):
             codes.append(IncompleteError.exit_code)
-        return combined(codes, first=(DAMAGE,) if any(one.lost_readers for one in self._reports) else ())
+        return combined(codes, first=(DAMAGE,) if any(report.lost_readers for report in self._reports) else ())
 
     @property
     def _reports(self) -> list[BackupReport]:
-        return [one.report for one in self.accounts if one.report is not None]
+        return [account.report for account in self.accounts if account.report is not None]
 
 
 def back_up_accounts(
@@ -156,7 +156,7 @@ def _backed_up(
     except JsBackupError as error:
         return AccountBackup(account, login.told, error=error)
     if report.manifest is None:
-        return AccountBackup(account, login.told, error=all_failed([one.error for one in report.failures]))
+        return AccountBackup(account, login.told, error=all_failed([failure.error for failure in report.failures]))
     return AccountBackup(account, login.told, report=report)
 
 
@@ -186,16 +186,16 @@ def earlier_backups(repository: Repository) -> dict[Origin, list[BackupSummary]]
         _log.warning("earlier backups cannot be read: %s", error.message)
         return None
     found: dict[Origin, list[BackupSummary]] = {}
-    for one in summaries:
-        if one.is_of_a_server:
-            origin = origin_of(one)
-            found[origin] = [*found.pop(origin, []), one]
+    for summary in summaries:
+        if summary.is_of_a_server:
+            origin = origin_of(summary)
+            found[origin] = [*found.pop(origin, []), summary]
     return found
 
 
 def with_streams(earlier: Mapping[Origin, Sequence[BackupSummary]] | None) -> list[Origin]:
     """Return the origins that had a stream once."""
-    return [origin for origin, backups in (earlier or {}).items() if any(one.streams for one in backups)]
+    return [origin for origin, backups in (earlier or {}).items() if any(backup.streams for backup in backups)]
 
 
 def _lost_domains(chosen: AccountsChosen, earlier: Iterable[Origin]) -> Iterator[str]:

@@ -108,7 +108,7 @@ class Permissions:
 def least_rights(purpose: LoginPurpose, api_prefix: str, inbox_prefix: str) -> Permissions:
     """Return the permissions for a JetStream API, such as `$JS.API` or `$JS.leaf.API`, and replies below an inbox."""
     subjects = _READ if purpose is LoginPurpose.BACKUP else (*_READ, *_WRITE)
-    allowed = [f"{api_prefix}.{one[len(_API) :]}" if one.startswith(_API) else one for one in subjects]
+    allowed = [f"{api_prefix}.{subject[len(_API) :]}" if subject.startswith(_API) else subject for subject in subjects]
     return Permissions(allowed, [f"{inbox_prefix}.>"])
 
 
@@ -207,7 +207,7 @@ class LoginSources:
     @property
     def accounts(self) -> frozenset[str]:
         """The public keys of accounts for which there surely is something."""
-        return frozenset(one.claims.account for one in self.creds) | frozenset(self.seeds)
+        return frozenset(cred.claims.account for cred in self.creds) | frozenset(self.seeds)
 
 
 def read_sources(file: AccountsFile, environ: Mapping[str, str]) -> LoginSources:
@@ -326,7 +326,7 @@ class AccountLogins:
             raise _Unusable(error.message) from error
 
     def _of_creds(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
-        mine = [one for one in self.sources.creds if one.claims.account == account.account]
+        mine = [cred for cred in self.sources.creds if cred.claims.account == account.account]
         return self._chosen(mine, base) if mine else None
 
     def _of_patterns(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
@@ -410,8 +410,8 @@ class AccountLogins:
         """
         known = claims or AccountClaims(account, "")
         for keys, scoped in ((known.signing_keys, False), ((account,), False), (known.scoped_keys, True)):
-            for one in keys:
-                if (seed := self.sources.seeds.get(one)) is not None:
+            for key in keys:
+                if (seed := self.sources.seeds.get(key)) is not None:
                     return SigningKey(seed.path, account, seed.seed, scoped)
         return None
 
@@ -474,7 +474,7 @@ def choose_accounts(
             survey = await view.survey()
             cluster = view.origin(FoundAccount("")).cluster
             domains = frozenset(view.origin(FoundAccount("", domain=domain)).domain for domain in survey.domains)
-            origins = {one: view.origin(one) for one in survey.accounts}
+            origins = {account: view.origin(account) for account in survey.accounts}
             gone = {
                 FoundAccount(origin.account, origin.account_name, origin.domain): origin
                 for origin in earlier
@@ -516,20 +516,20 @@ def streams_of(
     async def look() -> dict[FoundAccount, dict[str, StreamInfo]]:
         async with system_view(connection) as view:
             await view.survey()
-            return {one: await view.streams(one) for one in accounts}
+            return {account: await view.streams(account) for account in accounts}
 
     return complete(look()) if accounts else {}
 
 
 def twin_names(accounts: Iterable[FoundAccount]) -> frozenset[str]:
     """Return the names that several accounts have."""
-    counts = Counter(name for name, _ in {(one.name, one.account) for one in accounts} if name)
+    counts = Counter(name for name, _ in {(account.name, account.account) for account in accounts} if name)
     return frozenset(name for name, count in counts.items() if count > 1)
 
 
 def refuse_missing(globs: Sequence[Glob], accounts: Sequence[FoundAccount]) -> None:
     """Raise UsageError for a pattern that matches no account."""
-    known = sorted({name for one in accounts for name in one.names})
+    known = sorted({name for account in accounts for name in account.names})
     for glob in globs:
         if not any(map(glob.matches, known)):
             hint = nearest(glob.pattern, known) or "Leave --account out to see those there are."

@@ -100,7 +100,7 @@ def check_named(manifests: Sequence[Manifest], options: RestoreOptions) -> None:
 
 def names_of(manifest: Manifest) -> list[str]:
     """Return the streams of a backup, with those that it lacks."""
-    return [*(one.name for one in manifest.streams), *(one.name for one in manifest.skipped)]
+    return [*(stream.name for stream in manifest.streams), *(one.name for one in manifest.skipped)]
 
 
 _log = logging.getLogger(__name__)
@@ -175,10 +175,10 @@ async def find_targets(
 async def _known_accounts(view: SystemView, sources: LoginSources) -> dict[str, FoundAccount]:
     """Return the accounts of the system by key, as far as they are known without logging in to them."""
     survey = await view.survey()
-    found = {one.account: replace(one, domain="", bytes=0) for one in survey.accounts}
+    found = {account.account: replace(account, domain="", bytes=0) for account in survey.accounts}
     for one in await view.resolver_accounts():
         found.setdefault(one.account, one)
-    for key in sorted({one.claims.account for one in sources.creds}):
+    for key in sorted({cred.claims.account for cred in sources.creds}):
         found.setdefault(key, FoundAccount(key))
     return found
 
@@ -220,7 +220,7 @@ class _Targets:
     def __init__(self, known: dict[str, FoundAccount], stored: Sequence[StoredAccount]) -> None:
         self.known = known
         accounts = {one.origin.account: one for one in stored}
-        counts = Counter(name for one in accounts.values() for name in set(one.names))
+        counts = Counter(name for account in accounts.values() for name in set(account.names))
         self._twins = {name for name, count in counts.items() if count > 1}
         self._by_hand: dict[Origin, FoundAccount] = {}
 
@@ -339,7 +339,7 @@ def _domain(view: SystemView, stored: StoredAccount, others: Sequence[StoredAcco
     own = view.link.domain or ""
     if stored.origin.domain in (own, *view.domains):
         return stored.origin.domain
-    if len({one.origin.domain for one in others}) == 1:
+    if len({other.origin.domain for other in others}) == 1:
         return own
     raise UsageError(
         f"account {stored.words}: the target has no JetStream domain {stored.origin.domain or '(none)'}",
@@ -404,10 +404,10 @@ class AllRestores:
 
     @property
     def code(self) -> int:
-        codes = [one.code for one in self.accounts]
+        codes = [account.code for account in self.accounts]
         if self.refused:
             return combined((code for code in codes if code), mixed=PlanRefused.exit_code)
-        done = any(one.report is not None and one.report.streams for one in self.accounts)
+        done = any(account.report is not None and account.report.streams for account in self.accounts)
         return combined([*codes, *([0] if done else [])])
 
 

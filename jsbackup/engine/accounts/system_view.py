@@ -217,16 +217,16 @@ class SystemView:
             for answer in answers:
                 details = list(account_details(answer))
                 more = more or len(details) >= PAGE
-                for one in details:
-                    name = "" if one.name == one.account else one.name
-                    account = FoundAccount(one.account, name, answer.domain, one.bytes)
-                    found.setdefault((one.account, answer.domain), {})[answer.server] = account
+                for detail in details:
+                    name = "" if detail.name == detail.account else detail.name
+                    account = FoundAccount(detail.account, name, answer.domain, detail.bytes)
+                    found.setdefault((detail.account, answer.domain), {})[answer.server] = account
             offset += PAGE
             answers = await self._system.ask_all(JSZ, jsz_accounts(offset)) if more else []
             if more and len(answers) < answered:
                 problems.append(f"{answered - len(answers)} servers did not send all of their list of accounts")
         accounts = [_merged(list(by_server.values())) for by_server in found.values()]
-        accounts.sort(key=lambda one: (one.name or one.account, one.account, one.domain))
+        accounts.sort(key=lambda account: (account.name or account.account, account.account, account.domain))
         return AccountSurvey(tuple(accounts), servers, answered, self.domains, tuple(problems))
 
     def _problems(self, answers: Sequence[ServerAnswer]) -> Iterable[str]:
@@ -259,8 +259,8 @@ class SystemView:
         for answer in await self._system.ask_all(JSZ, jsz_streams(account.account)):
             if answer.domain != account.domain:
                 continue
-            for one in account_details(answer):
-                for document in one.streams if one.account == account.account else ():
+            for detail in account_details(answer):
+                for document in detail.streams if detail.account == account.account else ():
                     info = stream_info(document, f"streams of account {account.account}")
                     found.setdefault(info.name, info)
         return found

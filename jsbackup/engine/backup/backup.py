@@ -176,14 +176,14 @@ def find_vanished(
     if asked.config_only:
         left = bool(made.streams)
     else:
-        left = any(one.captured.messages and _goes_on(earlier.get(one.name)) for one in made.streams)
+        left = any(stream.captured.messages and _goes_on(earlier.get(stream.name)) for stream in made.streams)
     if left or asked.allow_empty:
         return results, (), ""
     before = next(_earlier(repository, made, among), None)
     if before is None:
         return results, (), ""
     had = {stream.name: stream for stream in _of_worth(before, made)}
-    now = {one.stream.name: one for one in results}
+    now = {result.stream.name: result for result in results}
     if any(name in now and _has_old(now[name].stream, before) for name in had):
         return results, (), ""
     reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
@@ -192,7 +192,7 @@ def find_vanished(
     if not lost:
         return results, (), ""
     others = Fact(FactKind.NOT_CONTINUED, before.id)
-    marked = [replace(_with_fact(one, lost.get(one.stream.name, others)), incomplete=True) for one in results]
+    marked = [replace(_with_fact(result, lost.get(result.stream.name, others)), incomplete=True) for result in results]
     gone = [Failure(name, IncompleteError(why.text)) for name, why in sorted(lost.items()) if name not in now]
     note = (
         f"nothing is left of what backup {before.id} has: check whether the server has lost its streams or is a "
@@ -208,7 +208,7 @@ def warn_emptied(
 
     `earlier` has the last backups of the streams since they were created. Raises StoreError.
     """
-    empty = (one.stream for one in results if not one.stream.captured.messages)
+    empty = (result.stream for result in results if not result.stream.captured.messages)
     before = [
         earlier[now.name]
         for now in empty
@@ -217,7 +217,9 @@ def warn_emptied(
     facts = _last_held(repository, {one.name: one for one in before if one.captured.messages}, FactKind.EMPTIED)
     still = ((one.name, one.fact(FactKind.EMPTIED)) for one in before if not one.captured.messages)
     facts |= {name: fact for name, fact in still if fact is not None}
-    return [_with_fact(one, facts[one.stream.name]) if one.stream.name in facts else one for one in results]
+    return [
+        _with_fact(result, facts[result.stream.name]) if result.stream.name in facts else result for result in results
+    ]
 
 
 def with_last_backups(
@@ -227,13 +229,17 @@ def with_last_backups(
 
     `earlier` as in `warn_emptied`. Raises StoreError.
     """
-    lossy = {one.stream.name: fact for one in results if (fact := one.stream.fact(FactKind.LOST_SINCE)) is not None}
+    lossy = {
+        result.stream.name: fact for result in results if (fact := result.stream.fact(FactKind.LOST_SINCE)) is not None
+    }
     before = {name: earlier[name] for name in lossy if name in earlier}
     held = _last_held(repository, before, FactKind.LOST_SINCE)
     named = {name: replace(fact, detail=lossy[name].detail) for name, fact in held.items()}
     return [
-        replace(one, stream=replace(one.stream, facts=(named[one.stream.name],))) if one.stream.name in named else one
-        for one in results
+        replace(result, stream=replace(result.stream, facts=(named[result.stream.name],)))
+        if result.stream.name in named
+        else result
+        for result in results
     ]
 
 
@@ -244,9 +250,9 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup], kind
         manifest = _manifest(repository, backup)
         if manifest is None:
             continue
-        for one in manifest.streams:
-            if one.name in streams and one.name not in held and one.captured == streams[one.name].captured:
-                held[one.name] = Fact(kind, backup, manifest.created, one.captured.messages)
+        for stream in manifest.streams:
+            if stream.name in streams and stream.name not in held and stream.captured == streams[stream.name].captured:
+                held[stream.name] = Fact(kind, backup, manifest.created, stream.captured.messages)
         if held.keys() == streams.keys():
             break
     return held
@@ -257,13 +263,13 @@ def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSumma
     mine = summary_of(made)
     try:
         summaries = repository.inventory().summaries if among is None else among
-        backups = [one for one in summaries if _is_comparable(one, mine)]
+        backups = [summary for summary in summaries if _is_comparable(summary, mine)]
     except JsBackupError as error:
         _log.warning("what there was before cannot be looked up: %s", error.message)
         return
-    alike = [one for one in backups if group_of(one, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
+    alike = [backup for backup in backups if group_of(backup, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
     accepted = max((one.id for one in alike if one.selection.allow_empty), default="")
-    others = [one for one in backups if one not in alike]
+    others = [backup for backup in backups if backup not in alike]
     lines = [[one for one in line if one.id >= accepted] for line in (alike, others)]
     # A partial one may come from a server that had already lost everything.
     newest = (
@@ -298,7 +304,11 @@ def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
     """Return the streams of an earlier backup that are in the new selection and had messages."""
     asked = made.selection
     assert asked is not None
-    return [one for one in before.streams if asked.selects(one.name) and (one.captured.messages or asked.config_only)]
+    return [
+        stream
+        for stream in before.streams
+        if asked.selects(stream.name) and (stream.captured.messages or asked.config_only)
+    ]
 
 
 def _goes_on(earlier: StreamBackup | None) -> bool:
@@ -473,8 +483,8 @@ def finish_backup(
         notes += (note,) if note else ()
         manifest = with_streams(manifest, results, failures)
     damaged = [failure.name for failure in failures if is_damage(failure.error)]
-    damaged += [one.stream.name for one in results if one.stream.lost]
-    lossy = [one.stream.name for one in results if one.stream.fact(FactKind.LOST_SINCE)]
+    damaged += [result.stream.name for result in results if result.stream.lost]
+    lossy = [result.stream.name for result in results if result.stream.fact(FactKind.LOST_SINCE)]
     notes += (f"{', '.join(lossy)}: {_LOSS_HINT}",) if lossy else ()
     notes += () if results or failures else ("no stream was backed up: there are none, or all are left out",)
     if damaged:
@@ -492,7 +502,7 @@ def finish_backup(
 
 def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
     """Warn about streams that an interrupted restore was to replace: their copies may have more messages."""
-    copies = {replaced_by(one.stream.name, one.stream.config): one.stream.name for one in results}
+    copies = {replaced_by(result.stream.name, result.stream.config): result.stream.name for result in results}
     if copies.keys() <= {None}:
         return [*results]
 

@@ -210,7 +210,7 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
         jetstream,
         limits,
         *await check_permissions(js, grants),
-        await _replies(js, [one for one in streams.values() if one.config.get("storage") == "file"], purpose),
+        await _replies(js, [stream for stream in streams.values() if stream.config.get("storage") == "file"], purpose),
         *([listing] if isinstance(listing, Check) else _streams(listing)),
         await _clock(js, streams, clock_ns),
     ]
@@ -326,7 +326,7 @@ async def _replies(js: JetStream, streams: Sequence[StreamInfo], purpose: Purpos
             await js.link.flush()
             subscription.next_nowait()
             if streams and js.link.connection.js_api_prefix is not None and purpose.backs_up:
-                smallest = min(streams, key=lambda one: one.state.bytes)
+                smallest = min(streams, key=lambda stream: stream.state.bytes)
                 request = SnapshotReceiver(smallest.name, inbox, window_size=None).request(js.prefix)
                 await js.link.request(request.subject, request.payload, js.timeout_seconds)
                 await subscription.next(js.timeout_seconds)

@@ -188,9 +188,9 @@ def _lasting(consumer: ConsumerBackup) -> ConsumerBackup:
 
 def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:
     """Return the most that the servers need on disk: every replica, and the archives of streams being restored."""
-    on_disk = [one for one in streams if one.config.get("storage") != "memory"]
+    on_disk = [stream for stream in streams if stream.config.get("storage") != "memory"]
     kept = sum(_bytes(one) * min(nodes, one.config.get("num_replicas") or 1) for one in on_disk)
-    arriving = sorted((_bytes(one) for one in streams), reverse=True)[:jobs]
+    arriving = sorted((_bytes(stream) for stream in streams), reverse=True)[:jobs]
     return kept + sum(arriving)
 
 
@@ -282,7 +282,7 @@ class DrillRun:
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before it begins."""
         manifest = self.manifest
-        there = [*(one.name for one in manifest.streams), *(one.name for one in manifest.skipped)]
+        there = [*(stream.name for stream in manifest.streams), *(one.name for one in manifest.skipped)]
         missed = excludes_nothing(there, self.options.exclude)
         found = [f"--exclude {pattern}: backup {manifest.id} has no such stream" for pattern in missed]
         return (*found, *_warn_if_older(manifest, self.server))
@@ -325,7 +325,9 @@ class DrillRun:
         return DrillReport(outcome, restored, adapted, self.warnings, uncounted, time.monotonic() - clock, kept)
 
     def _chosen(self, manifest: Manifest) -> list[StreamBackup]:
-        return [one for one in manifest.streams if is_chosen(one.name, self.options.streams, self.options.exclude)]
+        return [
+            stream for stream in manifest.streams if is_chosen(stream.name, self.options.streams, self.options.exclude)
+        ]
 
     def _begun(self, *, everything: bool) -> DrillOutcome:
         """Return the outcome as far as it is known in advance."""
@@ -365,7 +367,7 @@ def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome
         restored=len(drilled),
         messages=sum(one.messages for one in drilled),
         streams=tuple(drilled),
-        failed=tuple(FailedStream(one.name, hide_logins(one.error.message)) for one in restored.failures),
+        failed=tuple(FailedStream(failure.name, hide_logins(failure.error.message)) for failure in restored.failures),
     )
 
 
@@ -410,5 +412,5 @@ def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreO
     others = find_unselected(repository, manifest)
     if not others:
         return ""
-    names = in_short([one.stream for one in others], most=1)
+    names = in_short([other.stream for other in others], most=1)
     return f"backup {manifest.id} is without {names}, which {others[0].backup} has"

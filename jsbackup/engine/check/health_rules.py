@@ -227,7 +227,7 @@ def breach_of_streams(status: RepositoryStatus, live: LiveStreams) -> Iterator[B
 def not_backed_up(status: RepositoryStatus, live: LiveStreams) -> list[str]:
     """Return the server's streams that no newest backup of it has, and that none excludes on purpose."""
     lines = [line for line in status.lines if line.origin == live.origin]
-    has = {name for line in lines for name in (*line.complete_streams, *(one.name for one in line.streams))}
+    has = {name for line in lines for name in (*line.complete_streams, *(stream.name for stream in line.streams))}
     left_out = [*live.exclude, *(glob for line in lines if not line.covered for glob in line.leaves_out)]
     return sorted(name for name in live.names if name not in has and not any(glob.matches(name) for glob in left_out))
 
@@ -236,7 +236,7 @@ def not_backed_up(status: RepositoryStatus, live: LiveStreams) -> list[str]:
 
 
 def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
-    failed = next((one for one in status.verifies if not one.ok and not _settled(one, status)), None)
+    failed = next((verify for verify in status.verifies if not verify.ok and not _settled(verify, status)), None)
     if failed is not None:
         damaged = [backup for backup in failed.damaged if backup in status.existing]
         what = f"in {_some(damaged)}" if damaged else "in the repository"
@@ -266,7 +266,7 @@ def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
 
 def last_good_verify(status: RepositoryStatus, level: Level) -> VerifyOutcome | None:
     deep = _LEVELS[_LEVELS.index(level) :]
-    return next((one for one in status.verifies if one.ok and one.level in deep), None)
+    return next((verify for verify in status.verifies if verify.ok and verify.level in deep), None)
 
 
 def _settled(failed: VerifyOutcome, status: RepositoryStatus) -> bool:

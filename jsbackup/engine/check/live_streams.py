@@ -75,14 +75,14 @@ def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Itera
             "raft peer-remove'.",
         )
     known = {line.origin for line in status.lines}
-    for one in live.accounts:
-        if one.origin in known:
-            yield from breach_of_streams(status, one)
-        elif names := [name for name in one.names if not any(glob.matches(name) for glob in one.exclude)]:
+    for account in live.accounts:
+        if account.origin in known:
+            yield from breach_of_streams(status, account)
+        elif names := [name for name in account.names if not any(glob.matches(name) for glob in account.exclude)]:
             yield Breach(
                 BreachRule.ACCOUNT_NOT_BACKED_UP,
-                str(one.origin),
-                f"{one.origin.words} has {format_count(len(names), 'stream')}, and no backup",
+                str(account.origin),
+                f"{account.origin.words} has {format_count(len(names), 'stream')}, and no backup",
                 "Give credentials for it to 'jsbackup backup --all-accounts', or name the others with --account here "
                 "and there.",
             )

@@ -105,7 +105,9 @@ class BackupSeries:
 
     @property
     def complete(self) -> tuple[BackupSummary, ...]:
-        return tuple(one for one in self.backups if one.result is BackupResult.COMPLETE and one.id not in self.hollow)
+        return tuple(
+            backup for backup in self.backups if backup.result is BackupResult.COMPLETE and backup.id not in self.hollow
+        )
 
     @property
     def newest_complete(self) -> BackupSummary | None:
@@ -277,7 +279,7 @@ class RepositoryStatus:
         A drill without a recorded source counts for all.
         """
         known = {line.origin for line in self.lines} if origin is None else {origin}
-        return [one for one in self.drills if one.origin is None or one.origin in known or not known]
+        return [drill for drill in self.drills if drill.origin is None or drill.origin in known or not known]
 
     @property
     def backups(self) -> list[BackupSummary]:
@@ -308,7 +310,7 @@ def take_status(
     """
     inventory = repository.inventory()
     lines, others, ahead = find_series(inventory, now_ns, tags, origins)
-    ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
+    ids = {summary.id for summary in inventory.summaries} | {one.id for one in inventory.unreadable}
     damaged, unknown = known_damage(repository, ids)
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
@@ -380,7 +382,7 @@ def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], size
 
 def _most_listed(manifests: Iterable[Manifest | None]) -> int:
     """Return how many objects may be listed: none if a manifest alone says that there are more."""
-    named = (sum(len(stream.segments) for stream in one.streams) for one in manifests if one is not None)
+    named = (sum(len(stream.segments) for stream in manifest.streams) for manifest in manifests if manifest is not None)
     return _MOST_OBJECTS if max(named, default=0) <= _MOST_OBJECTS else 0
 
 

@@ -296,7 +296,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
 
     def replan(entry: StreamBackup, wire: SendAs) -> RestorePlan:
         # As planned, except for what is known by now. All streams, because renaming one depends on others.
-        streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
+        streams = (entry if stream.name == entry.name else stream for stream in survey.manifest.streams)
         asked = replace(decision.shapes.options, if_exists=IfExists.REPLACE, wire=wire)
         manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
         facts = Facts({entry.name: KeptStream(entry)}, survey.copies, live=True)
@@ -327,10 +327,10 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
 def _with_missed(results: Sequence[RestoredStream], options: RestoreOptions, ends: Ends) -> list[RestoredStream]:
     """Return the results; incomplete, with a note, if a filter met no message of all the streams."""
     missed = [] if options.allow_nothing else list(against_missed(options.reshape.filters, ends.matched))
-    if not missed or not any(one.messages for one in results):
+    if not missed or not any(result.messages for result in results):
         return list(results)
     notes = tuple(finding.reason for finding in missed)
-    return [replace(one, notes=(*one.notes, *notes), incomplete=True) for one in results]
+    return [replace(result, notes=(*result.notes, *notes), incomplete=True) for result in results]
 
 
 @with_own_threads
@@ -354,7 +354,7 @@ async def _decide(
     options = replace(options, exclude=())  # they are already left out
     same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
     shapes = shape(survey.manifest, target, options, survey.copies.ends)
-    selves = [one.entry.name for one in shapes.streams if same_place and one.name == one.entry.name]
+    selves = [stream.entry.name for stream in shapes.streams if same_place and stream.name == stream.entry.name]
     findings = tuple(Finding(name, Rule.ITSELF, _ITSELF, _ELSEWHERE) for name in selves)
     facts = Facts(copies=survey.copies, findings=findings, live=True)
     decision = await count_left_out(js, Decision(shapes, facts, judge(shapes, facts)), origin)

@@ -501,7 +501,7 @@ class Passage:
                 last_seq = max(self._reading.reached.last_seq, self.tally.came.last_seq)
             known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
             plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
-            planned = (one for action in plan.actions for one in action.consumers)
+            planned = (consumer for action in plan.actions for consumer in action.consumers)
             wire, tally = self._action.wire, self.tally
             self.consumers = {one.consumer.name: self.source.placed(one, wire, last_seq, tally) for one in planned}
         else:

@@ -123,7 +123,9 @@ async def read_source(connection: Connection) -> Source:
 
 def lives_of(streams: Iterable[StreamInfo]) -> dict[str, Life]:
     """Return what distinguishes these streams from others of their names."""
-    return {one.name: Life(one.created, one.state.first_ns if one.state.messages else 0) for one in streams}
+    return {
+        stream.name: Life(stream.created, stream.state.first_ns if stream.state.messages else 0) for stream in streams
+    }
 
 
 async def _connected(js: JetStream, connection: Connection) -> Source:
@@ -136,7 +138,7 @@ async def _connected(js: JetStream, connection: Connection) -> Source:
     except NatsError as error:
         _log.info("the server's streams cannot be listed: %s", error.message)
         return source
-    facts = {one.name: getattr(source, one.name) for one in fields(source)}
+    facts = {field_.name: getattr(source, field_.name) for field_ in fields(source)}
     return Connected(**facts, lives=lives_of(listing.entries.values()))
 
 

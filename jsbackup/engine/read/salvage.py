@@ -277,7 +277,7 @@ class AroundDamage:
     async def _completed(self, batch: pa.RecordBatch, passed: Sequence[int]) -> pa.RecordBatch:
         rows = await self._get(passed)
         self._note([sequence for sequence in passed if sequence not in rows], _UNREADABLE)
-        return merged([batch, self._batch([rows[one] for one in sorted(rows)])]) if rows else batch
+        return merged([batch, self._batch([rows[row] for row in sorted(rows)])]) if rows else batch
 
 
 def _is_dense(wanted: SequenceRanges) -> bool:
@@ -340,7 +340,7 @@ class _Ahead:
         found: list[pa.RecordBatch] = []
         while (batch := await self.next()) is not None:
             sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
-            count = sum(1 for one in sequences if one <= last) if sequences[-1] > last else len(sequences)
+            count = sum(1 for sequence in sequences if sequence <= last) if sequences[-1] > last else len(sequences)
             if count:
                 found.append(batch.slice(0, count))
             if count < len(sequences):
@@ -491,7 +491,7 @@ class SalvageRun:
         """Return what could not be read, without what was deleted meanwhile; and a function that tells why."""
         reasons = {first: why for first, _, why in unread}
         starts = sorted(reasons)
-        dropped = SequenceSet(one for one in now.lost_sequences if one not in reported)
+        dropped = SequenceSet(sequence for sequence in now.lost_sequences if sequence not in reported)
         gone = SequenceSet(one for one in now.deleted or () if one not in dropped)
         left, _ = SequenceRanges(_joined([(first, last) for first, last, _ in unread])).without(gone)
         known = (one for one in reported if not self.given.within(one, one))

@@ -155,8 +155,10 @@ async def wait_for_replicas(connection: Connection, streams: Sequence[RestoredSt
             await asyncio.sleep(_PAUSE_SECONDS)
     notes = {name: _about_replicas(late[name] or {}, waited) for name in behind}
     return [
-        replace(one, notes=(*one.notes, notes[one.as_name]), incomplete=True) if one.as_name in notes else one
-        for one in streams
+        replace(stream, notes=(*stream.notes, notes[stream.as_name]), incomplete=True)
+        if stream.as_name in notes
+        else stream
+        for stream in streams
     ]
 
 
@@ -172,11 +174,11 @@ def _late(info: StreamInfo | None, consumers: Mapping[str, ConsumerInfo] | None)
     leader.
     """
     streams = [info.cluster] if info is not None and info.cluster is not None else []
-    groups = [*streams, *(one.cluster for one in (consumers or {}).values() if one.cluster is not None)]
+    groups = [*streams, *(consumer.cluster for consumer in (consumers or {}).values() if consumer.cluster is not None)]
     if info is None or not all(group.leader for group in groups):
         return None
-    lagging = [one for group in streams for one in group.replicas if not one.is_current]
-    lagging += [one for group in groups for one in group.replicas if not one.current]
+    lagging = [replica for group in streams for replica in group.replicas if not replica.is_current]
+    lagging += [replica for group in groups for replica in group.replicas if not replica.current]
     return {one.name: one.offline for one in lagging}
 
 
@@ -364,10 +366,12 @@ async def _settled_copy(js: JetStream, name: str, there: set[str], deadline: flo
         # Origins that are missing, or cannot be seen, are not waited for. Earlier contact may have been with an origin
         # that was deleted since.
         heard = all(
-            0 <= one.active_ns < (now - began) * 1e9 for one in statuses if one.external is None and one.name in there
+            0 <= status.active_ns < (now - began) * 1e9
+            for status in statuses
+            if status.external is None and status.name in there
         )
-        state = (info.state.last_seq, info.state.messages, tuple(one.lag for one in statuses))
-        if state != before or not heard or any(one.lag for one in statuses):
+        state = (info.state.last_seq, info.state.messages, tuple(status.lag for status in statuses))
+        if state != before or not heard or any(status.lag for status in statuses):
             before, since = state, now
         elif now - since >= _QUIET_SECONDS:
             return info, True

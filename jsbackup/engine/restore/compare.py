@@ -163,7 +163,9 @@ class Discards:
         `info` describes the stream after it was read.
         """
         full = list(self._reached(info))
-        waiting = sorted((sequence, oldest) for one in self._subjects.values() for sequence, oldest, _ in one.missing)
+        waiting = sorted(
+            (sequence, oldest) for subject in self._subjects.values() for sequence, oldest, _ in subject.missing
+        )
         left = [sequence for sequence, oldest in waiting if not (full and oldest)]
         of_stream = len(waiting) - len(left) + (self._oldest if full else 0)
         kept = left[:KEPT] if full or waiting else self._oldest_kept

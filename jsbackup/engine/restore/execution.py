@@ -83,7 +83,7 @@ class Execution:
 
     def _after_masks(self, stage: Sequence[Action]) -> Sequence[Action]:
         """Return the streams to begin: none if masks were refused, which the others then fail with."""
-        failed = (one for one in self._failures if one.name in self._masked)
+        failed = (failure for failure in self._failures if failure.name in self._masked)
         refused = next((one for one in failed if isinstance(one.error, PlanRefused)), None)
         if refused is None:
             self._masked |= {action.name for action in stage if _is_masked(action)}
@@ -127,8 +127,8 @@ class Execution:
         unreachable = await run_workers(count, self._ends, lambda: bool(waiting or proofs), do_next)
         if unreachable is not None:
             self._failures += [Failure(action.name, unreachable) for action in waiting]
-            for one in proofs:
-                self._fail(one.action, unreachable)
+            for proof in proofs:
+                self._fail(proof.action, unreachable)
 
     async def _send(self, js: JetStream, supply: Supply, waiting: list[Action]) -> bool:
         """Restore the next stream, and prove it unless that can wait. Returns whether nothing failed."""

@@ -272,7 +272,7 @@ async def carry_out_restore(
     origin = origin_of(await describe_source(js, run.connection))
     noted = await in_thread(_note_restore, run, repository, plan, origin)
     results, failures = await Execution(run, stored, start, idle=js).all(plan)
-    left = frozenset(one.name for one in failures if not isinstance(one, FailedProof))
+    left = frozenset(failure.name for failure in failures if not isinstance(failure, FailedProof))
     if noted and left:
         await in_thread(partial(_note_restore, run, repository, plan, origin, left=left, instead_of=noted))
     results = await wait_for_replicas(run.connection, results)

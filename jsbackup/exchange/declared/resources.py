@@ -346,7 +346,7 @@ def _read(value: Any, form: Form | Nested, where: str) -> Any:
     if form.many:
         # A single block of Terraform may be an object, too.
         values = [value] if form.block and isinstance(value, dict) else _list(value)
-        return [read_fields(one, form.fields, where) for one in values]
+        return [read_fields(value, form.fields, where) for value in values]
     if form.block and isinstance(value, list):
         if len(value) > 1:
             raise ValueError("there may be only one")

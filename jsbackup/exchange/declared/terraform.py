@@ -387,7 +387,7 @@ def _resources(document: JsonObject, where: str) -> Iterator[tuple[str, str, str
 def _objects(value: Any, where: str) -> list[JsonObject]:
     """Return the objects of what may be one, several in a list, or missing."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, dict) for one in values):
+    if not all(isinstance(value, dict) for value in values):
         raise UsageError(f"{where} is not an object")
     return values
 

@@ -604,7 +604,7 @@ def _import_stream(
         archive_format=ArchiveFormat.V1,
         digest=totals.digest,
         segments=tuple(segments),
-        consumers=tuple(store_consumer(run.objects, stored.folder, one) for one in consumers),
+        consumers=tuple(store_consumer(run.objects, stored.folder, consumer) for consumer in consumers),
         warnings=(*warnings, *files.left_out()),
         lost=lost,
     )

@@ -245,7 +245,7 @@ class ArchiveV1Reader:
         for batch in read.batches:
             sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
             gone = self._deleted.within(max(sequences[0], 0), sequences[-1])
-            below = [one for one in sequences if one < self._first_seq]
+            below = [sequence for sequence in sequences if sequence < self._first_seq]
             kept = drop_sequences(batch, [*below, *gone, *misplaced_headers(batch)])
             if kept.num_rows:
                 self._given.append(memoryview(columns_from_batch(kept).sequences).cast("B").cast("q"))

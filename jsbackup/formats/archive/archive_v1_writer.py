@@ -200,7 +200,7 @@ class IndexWriter:
         subjects, self._uncounted = self._uncounted, []
         if self._given_up or not subjects:
             return
-        if any(one.type != pa.string() for one in subjects):
+        if any(subject.type != pa.string() for subject in subjects):
             self._give_up()  # the server refuses an index with subjects that are not UTF-8
             return
         block = self._blocks[-1].index

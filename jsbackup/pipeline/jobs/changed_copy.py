@@ -133,7 +133,7 @@ class _Making:
 
     def make(self) -> list[Made]:
         moves = self.source != self.run.place
-        reading = [one for one in self.plan.streams if one.reads or (moves and one.entry.segments)]
+        reading = [stream for stream in self.plan.streams if stream.reads or (moves and stream.entry.segments)]
         reading = with_newest_of(self.source, reading)
         storing = {one.entry.name: _Storing(self.run.repository, one, self.objects) for one in reading}
         with closing(self._reshaped(storing)) as reshaped:
@@ -145,7 +145,7 @@ class _Making:
             )
             for name, _, merged in joined:
                 storing[name].take_merged(merged)
-        return [self._finished(one, storing.get(one.entry.name)) for one in self.plan.streams]
+        return [self._finished(stream, storing.get(stream.entry.name)) for stream in self.plan.streams]
 
     def _reshaped(self, storing: Mapping[str, _Storing]) -> Generator[tuple[str, SegmentRef], None, None]:
         """Store the changed messages of streams; yield the name of the stream and each segment, in order."""

@@ -57,7 +57,7 @@ def notes_on(name: str, segments: Sequence[SegmentRef], counts: RowCounts, *, fr
     """Yield sentences about messages of a stream, in these segments, that clients may not read; and about their times,
     if these are not `from_server`.
     """
-    newest_ns = max((one.max_ns for one in segments), default=_EARLY_NS)
+    newest_ns = max((segment.max_ns for segment in segments), default=_EARLY_NS)
     if newest_ns < _EARLY_NS and not from_server:
         newest = format_time(newest_ns) if newest_ns else "1970-01-01T00:00:00Z"
         yield f"stream {name}: {_UNIT}, so its newest message is of {newest}; other units need to be converted"
@@ -116,8 +116,8 @@ def commit_streams(
     )
     written = []
     run.lease.check()
-    for one in streams:
-        written.append(one)
+    for stream in streams:
+        written.append(stream)
         run.lease.check()
     manifest = made.manifest(written)
     leases.commit(run.repository, manifest, run.lease)

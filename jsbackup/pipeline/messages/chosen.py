@@ -34,7 +34,7 @@ class ChosenBackup:
 
     def left_out(self, patterns: Sequence[str] = ()) -> list[str]:
         """Return why `streams` leaves streams out."""
-        chosen = [one for one in choose_streams(self.manifest, patterns) if one.name not in patterns]
+        chosen = [stream for stream in choose_streams(self.manifest, patterns) if stream.name not in patterns]
         return [one.unknown_format for one in chosen if one.unknown_format]
 
 

@@ -33,7 +33,11 @@ _THREADS = 8
 
 def find_origin(repository: Repository, origins: Sequence[Glob] = ()) -> str:
     """Return the source whose backups are followed; "" if there is none yet. Raises UsageError if there are several."""
-    summaries = [one for one in repository.inventory().summaries if one.is_of_a_server and counts(one, (), origins)]
+    summaries = [
+        summary
+        for summary in repository.inventory().summaries
+        if summary.is_of_a_server and counts(summary, (), origins)
+    ]
     return str(of_one_source(summaries, Wanted())[1]) if summaries else ""
 
 
@@ -94,9 +98,9 @@ def _of_origin(repository: Repository, origin: str, there: Collection[str]) -> d
     """
     inventory, now_ns, glob = repository.inventory(), time.time_ns(), Glob(origin)
     ours = dict.fromkeys((one.id for one in inventory.unreadable), 0)
-    for one in inventory.summaries:
-        if one.is_of_a_server and origin_of(one).matches(glob) and not is_dated_ahead(one.created, now_ns):
-            ours[one.id] = parse_time(one.ended or one.created)
+    for summary in inventory.summaries:
+        if summary.is_of_a_server and origin_of(summary).matches(glob) and not is_dated_ahead(summary.created, now_ns):
+            ours[summary.id] = parse_time(summary.ended or summary.created)
     stored = frozenset(there)
     return {backup: ended_ns for backup, ended_ns in ours.items() if backup in stored}
 
@@ -105,7 +109,7 @@ def _followed(
     repository: Repository, stored: Collection[str], patterns: Sequence[str], backups: Sequence[str]
 ) -> Iterator[FollowedBackup]:
     """Yield those of the backups that are not forgotten. `stored` are all that there are."""
-    for manifest in in_order([partial(_read, repository, patterns, one) for one in backups], _THREADS):
+    for manifest in in_order([partial(_read, repository, patterns, backup) for backup in backups], _THREADS):
         if manifest is not None:
             streams = tuple(stream for stream in manifest.streams if _follows(stream, patterns))
             missing = manifest.previous if manifest.previous not in stored else None

@@ -408,7 +408,9 @@ class BackupWalk:
             if ref.key in others:
                 continue
             meeting = [
-                one for one in others.values() if one.first_seq <= ref.last_seq and ref.first_seq <= one.last_seq
+                other
+                for other in others.values()
+                if other.first_seq <= ref.last_seq and ref.first_seq <= other.last_seq
             ]
             if not meeting:
                 missed.append(MessageRange(key_of(stream), backup, ref, ref.first_seq, ref.last_seq))

@@ -47,8 +47,8 @@ def needs_of(connection: duckdb.DuckDBPyConnection, sql: str) -> Needs:
     return Needs(
         frozenset().union(*(columns for columns, _ in scans)),
         Bounds(
-            (min(one.sequence[0] for one in bounds), max(one.sequence[1] for one in bounds)),
-            (min(one.timestamp_ns[0] for one in bounds), max(one.timestamp_ns[1] for one in bounds)),
+            (min(bound.sequence[0] for bound in bounds), max(bound.sequence[1] for bound in bounds)),
+            (min(bound.timestamp_ns[0] for bound in bounds), max(bound.timestamp_ns[1] for bound in bounds)),
         ),
     )
 
@@ -72,13 +72,13 @@ def _texts(node: dict[str, Any], name: str) -> list[str]:
 def _bounds(conditions: list[str]) -> Bounds:
     ranges = {"sequence": (LEAST, MOST), "timestamp_ns": (LEAST, MOST)}
     for term in (term for condition in conditions for term in _terms(condition)):
-        if found := _COMPARED.fullmatch(term):
-            column, how, low, high = found[1], found[2], *_span(found[3], found[4])
+        if match := _COMPARED.fullmatch(term):
+            column, how, low, high = match[1], match[2], *_span(match[3], match[4])
             low, high = {"=": (low, high), "<": (LEAST, low - 1), "<=": (LEAST, high), ">": (high + 1, MOST)}.get(
                 how, (low, MOST)
             )
-        elif found := _BETWEEN.fullmatch(term):
-            column, low, high = found[1], _span(found[2], found[3])[0], _span(found[4], found[5])[1]
+        elif match := _BETWEEN.fullmatch(term):
+            column, low, high = match[1], _span(match[2], match[3])[0], _span(match[4], match[5])[1]
         else:
             continue
         column = "timestamp_ns" if column == "time" else column

@@ -333,8 +333,8 @@ def _errors(streams: Sequence[StreamBackup | QueriedStream]) -> Iterator[None]:
     try:
         yield
     except duckdb.CatalogException as error:
-        if found := _NO_TABLE.search(str(error)):
-            raise no_view(found[1], streams) from error
+        if match := _NO_TABLE.search(str(error)):
+            raise no_view(match[1], streams) from error
         raise UsageError(f"DuckDB does not understand the query: {_line(error)}") from error
     except (duckdb.ParserException, duckdb.BinderException, duckdb.SyntaxException) as error:
         raise UsageError(f"DuckDB does not understand the query: {_line(error)}") from error

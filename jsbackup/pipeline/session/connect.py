@@ -53,17 +53,17 @@ def open_remote(address: str, conf: Mapping[str, str]) -> Iterator[SparkSession]
         UnsupportedError: the client is not installed.
         JsBackupError: no server answers.
     """
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise UsageError("not the address of a Spark Connect server", hint="Write it as sc://host:15002.")
     if missing := [name for name in _CLIENT if find_spec(name) is None]:
         raise UnsupportedError(
             f"the client of Spark Connect is not installed: there is no {missing[0]}",
             hint="Install it with `pip install 'jsbackup[connect]'`.",
         )
-    place, host = found[1], found[2] or found[3]
+    place, host = match[1], match[2] or match[3]
     try:
-        socket.create_connection((host, int(found[4] or _DEFAULT_PORT)), _CONNECT_SECONDS).close()
+        socket.create_connection((host, int(match[4] or _DEFAULT_PORT)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError):
         raise JsBackupError(
             f"no Spark Connect server answers at {place}", hint="Check the address, and that it is running."

@@ -216,7 +216,7 @@ def _ended_without_executors(session: SparkSession, master: str, seconds: float)
             # A session that is being stopped may raise various errors, which do not matter here.
             with suppress(*SPARK_FAILURES):
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                idle = bool(tracker.getActiveJobsIds()) and not any(one and one.numActiveTasks for one in stages)
+                idle = bool(tracker.getActiveJobsIds()) and not any(stage and stage.numActiveTasks for stage in stages)
                 waited = waited + _LOOK_SECONDS if idle else 0.0
                 if waited >= seconds:
                     context.cancelAllJobs()  # `failures.py` knows it

@@ -97,7 +97,7 @@ class DeltaLakeTable:
             self._kept = 0 if known is None else known.commits
             if commits is not None and (known is None or known.commits != commits):
                 texts = (one.get(_STATE) for one in self._table.history(_MOST_COMMITS))
-                known = next((TableState.from_json(one, what) for one in texts if isinstance(one, str)), None)
+                known = next((TableState.from_json(text, what) for text in texts if isinstance(text, str)), None)
         if known is None or known.commits != commits:
             raise UsageError(
                 f"the Delta table of stream {name} does not say which backups it has: something else has made it, or "

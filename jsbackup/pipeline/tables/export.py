@@ -241,7 +241,7 @@ class _Planning:
     ) -> None:
         self._repository = opened(place)
         self._chosen, self._target, self._asked, self._patterns = chosen, target, asked, patterns
-        self._typed = tuple(sorted(one.pattern for one in patterns))
+        self._typed = tuple(sorted(pattern.pattern for pattern in patterns))
         needs_secret = asked.options.reshape.masks.needs_secret
         self._secret = asked.mask_key.secret() if needs_secret else b""
         self._opener = _opener(target, asked)
@@ -279,7 +279,7 @@ class _Planning:
     def run(self) -> None:
         backups = self._backups() if self._asked.append else {self._chosen.id: 0}
         finished = self._done(backups) if self._asked.append else set()
-        for backup in [one for one in backups if one not in finished]:
+        for backup in [backup for backup in backups if backup not in finished]:
             try:
                 manifest = self._chosen if backup == self._chosen.id else self._manifest(backup)
             except (FormatError, IntegrityError, UnsupportedError) as error:  # the next export tries again
@@ -293,10 +293,14 @@ class _Planning:
         read, which stop the export.
         """
         inventory, like = self._repository.inventory(), summary_of(self._chosen)
-        ours = {one.id: parse_time(one.ended or one.created) for one in inventory.summaries if _is_like(one, like)}
+        ours = {
+            summary.id: parse_time(summary.ended or summary.created)
+            for summary in inventory.summaries
+            if _is_like(summary, like)
+        }
         ours |= {one.id: 0 for one in inventory.unreadable}
         self._present = ours
-        return {one: ours[one] for one in sorted(ours) if one <= self._chosen.id}
+        return {our: ours[our] for our in sorted(ours) if our <= self._chosen.id}
 
     def _done(self, backups: Mapping[str, int]) -> set[str]:
         """Return the backups of which all tables have all, by what their last export says. If it was of other streams,
@@ -313,7 +317,7 @@ class _Planning:
         return {backup for backup in backups if any(state.is_done(backup) for state in states)}
 
     def _wanted(self, manifest: Manifest) -> list[StreamBackup]:
-        chosen = [one for one in manifest.streams if is_chosen(one.name, self._patterns, ())]
+        chosen = [stream for stream in manifest.streams if is_chosen(stream.name, self._patterns, ())]
         self._seen |= {one.name for one in chosen}
         for one in chosen:
             literal = any(glob.is_literal and glob.matches(one.name) for glob in self._patterns)
@@ -328,13 +332,13 @@ class _Planning:
         if not self._asked.append:
             return plan_streams(manifest, entries, options, "exported")
         # An earlier backup may lack what options are for, and end before an edge.
-        renames = options.renames.among([one.name for one in entries])
+        renames = options.renames.among([entry.name for entry in entries])
         options = options if manifest.id == self._chosen.id else _lenient(options)
         reshape = replace(options.reshape, cut=replace(cut, until=None))
         options = replace(options, renames=renames, reshape=reshape)
         return tuple(
-            replace(one, reshaped=replace(one.reshaped, messages=replace(one.reshaped.messages, cut=cut)))
-            for one in plan_streams(manifest, entries, options, "exported")
+            replace(stream, reshaped=replace(stream.reshaped, messages=replace(stream.reshaped.messages, cut=cut)))
+            for stream in plan_streams(manifest, entries, options, "exported")
         )
 
     def _open(self, one: PlannedStream, manifest: Manifest) -> GrowingTable | None:
@@ -363,7 +367,7 @@ class _Planning:
         entries = self._wanted(manifest)
         broken = broken_lists(entries)
         self._refused.update(broken)
-        planned = self._plan(manifest, [one for one in entries if one.name not in broken])
+        planned = self._plan(manifest, [entry for entry in entries if entry.name not in broken])
         additions = []
         for one in planned:
             table = self._open(one, manifest)
@@ -495,7 +499,7 @@ def export_tables(
                         raise
                     grown.add(one.table.name)
         except BaseException:
-            unsettled = [one.table for one in additions if one.table.name not in settled]
+            unsettled = [addition.table for addition in additions if addition.table.name not in settled]
             _remove_own(unsettled, _about(asked.kind, manifest.id))
             raise
     try:
@@ -529,7 +533,7 @@ def _write(
     progress: Progress,
 ) -> list[list[WrittenRun]]:
     """Write the files of a backup, and return what was written for each addition."""
-    changed = with_newest_of(place, [one.planned for one in additions])
+    changed = with_newest_of(place, [addition.planned for addition in additions])
     some = [
         list(_files_of(replace(one, planned=planned), manifest.id, asked))
         for one, planned in zip(additions, changed, strict=True)

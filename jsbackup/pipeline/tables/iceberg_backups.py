@@ -181,8 +181,12 @@ def _described(
     """Return the metadata of these backups: `before` itself if it has just them. What it has is used, unless one of
     these backups has been replaced, one has come that is older, or something has moved.
     """
-    wanted = [(one.backup, _digest([data, *(part.key for part in parts_of(one.segments))])) for one in backups]
-    known = {} if before is None or before.location != location else {_told(one): one for one in before.snapshots}
+    wanted = [(backup.backup, _digest([data, *(part.key for part in parts_of(backup.segments))])) for backup in backups]
+    known = (
+        {}
+        if before is None or before.location != location
+        else {_told(snapshot): snapshot for snapshot in before.snapshots}
+    )
     kept = [about for about in known if about in wanted]
     if kept != wanted[: len(kept)]:
         kept = []
@@ -217,8 +221,8 @@ def _with_snapshots(empty: TableMetadata, snapshots: Sequence[Snapshot], number:
     """Return the metadata of a table with these snapshots, the last of which is the current one. `number` is the last
     sequence number that a snapshot was given.
     """
-    refs = {_told(one)[0]: ("tag", one.snapshot_id) for one in snapshots}
-    log = [{"snapshot-id": one.snapshot_id, "timestamp-ms": one.timestamp_ms} for one in snapshots]
+    refs = {_told(snapshot)[0]: ("tag", snapshot.snapshot_id) for snapshot in snapshots}
+    log = [{"snapshot-id": snapshot.snapshot_id, "timestamp-ms": snapshot.timestamp_ms} for snapshot in snapshots]
     newest = snapshots[-1].snapshot_id if snapshots else None
     if newest is not None:
         refs["main"] = ("branch", newest)
@@ -233,7 +237,7 @@ def _with_snapshots(empty: TableMetadata, snapshots: Sequence[Snapshot], number:
             "current_snapshot_id": newest,
             "last_sequence_number": number,
             # Iceberg's own reader takes no snapshot of a later time.
-            "last_updated_ms": max([empty.last_updated_ms, *(one.timestamp_ms for one in snapshots)]),
+            "last_updated_ms": max([empty.last_updated_ms, *(snapshot.timestamp_ms for snapshot in snapshots)]),
         }
     )
 

@@ -157,7 +157,7 @@ class PyIcebergTable:
                 metadata = self._table.metadata
                 metadata.properties["commit.retry.num-retries"] = "0"
                 metadata.snapshots[:] = [
-                    one for one in metadata.snapshots if one.snapshot_id == metadata.current_snapshot_id
+                    snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id == metadata.current_snapshot_id
                 ]
                 metadata.snapshot_log.clear()
                 with self._table.transaction() as change:
@@ -170,16 +170,16 @@ class PyIcebergTable:
         if self._table is None or not self._is_own or len(self._table.snapshots()) <= _MOST_SNAPSHOTS:
             return
         with self._errors():
-            table, snapshots = self._table, sorted(self._table.snapshots(), key=lambda one: one.timestamp_ms)
+            table, snapshots = self._table, sorted(self._table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-            old = [one for one in snapshots[:-_LEFT_SNAPSHOTS] if one.snapshot_id not in named]
+            old = [snapshot for snapshot in snapshots[:-_LEFT_SNAPSHOTS] if snapshot.snapshot_id not in named]
             lists = {path for one in old for path in _files_of(table, one)}
             change = table.maintenance.expire_snapshots()
             for one in old:
                 change.by_id(one.snapshot_id)
             change.commit()
             table.refresh()
-            for path in lists.difference(*(_files_of(table, one) for one in table.snapshots())):
+            for path in lists.difference(*(_files_of(table, snapshot) for snapshot in table.snapshots())):
                 table.io.delete(path)
 
     @contextmanager
@@ -195,7 +195,7 @@ class PyIcebergTable:
 
 def _files_of(table: OpenTable, snapshot: Any) -> set[str]:
     """Return the lists of files of a snapshot, and the list of these."""
-    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(table.io))}
+    return {snapshot.manifest_list, *(manifest.manifest_path for manifest in snapshot.manifests(table.io))}
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def iceberg_errors(what: str) -> Iterator[None]:
     from pyiceberg import exceptions
     from sqlalchemy.exc import SQLAlchemyError
 
-    theirs = tuple(one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, Exception))
+    theirs = tuple(var for var in vars(exceptions).values() if isinstance(var, type) and issubclass(var, Exception))
     try:
         yield
     except JsBackupError:

@@ -76,7 +76,9 @@ def line_tasks(files: Iterable[str]) -> list[ReadLines]:
         StoreError: it cannot be read.
     """
     pieces = [piece for path in files for piece in _pieces(path)]
-    return [ReadLines(tuple(pieces[part])) for part in pack([one.end - one.start for one in pieces], _PIECE_BYTES)]
+    return [
+        ReadLines(tuple(pieces[part])) for part in pack([piece.end - piece.start for piece in pieces], _PIECE_BYTES)
+    ]
 
 
 def _pieces(path: str) -> Iterator[FilePiece]:

@@ -128,8 +128,8 @@ class ParquetTable:
     def _read(self) -> dict[str, Any] | None:
         for info in self._store.list(f"{self._log}/"):
             path = info.key.removeprefix(f"{self._log}/")
-            if found := _RECORD.fullmatch(path):
-                self._number = int(found[1]) + 1
+            if match := _RECORD.fullmatch(path):
+                self._number = int(match[1]) + 1
             elif _STAGED.fullmatch(path):
                 self._staged.append(info.key)
         if not self._number:
@@ -143,7 +143,11 @@ class ParquetTable:
         last = read_object(self._store.get_range(self._record(self._number - 1), 0, _MAX_BYTES), what)
         token, files, state = last.get("token"), last.get("files"), last.get("state")
         sound = isinstance(token, str) and re.fullmatch(r"[0-9a-f]+", token) and isinstance(state, str)
-        if not sound or not isinstance(files, list) or not all(isinstance(one, str) and is_key(one) for one in files):
+        if (
+            not sound
+            or not isinstance(files, list)
+            or not all(isinstance(file, str) and is_key(file) for file in files)
+        ):
             raise FormatError(f"{what} is damaged")
         self.state = TableState.from_json(str(state), what)
         return last
@@ -166,8 +170,8 @@ class ParquetTable:
         """Remove files of exports that can no longer be committed, because there is a record with their number."""
         kept = []
         for key in self._staged:
-            found = _STAGED.fullmatch(key.removeprefix(f"{self._log}/"))
-            if found is not None and int(found[1]) <= number:
+            match = _STAGED.fullmatch(key.removeprefix(f"{self._log}/"))
+            if match is not None and int(match[1]) <= number:
                 self._store.delete(key)
             else:
                 kept.append(key)

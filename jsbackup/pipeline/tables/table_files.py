@@ -148,8 +148,8 @@ def _refuse_of_others(file: Path, kind: TableFormat) -> None:
 def _named_by_folder(file: Path, root: Path) -> str | None:
     """Return the stream that a folder below `root` names as Hive does, such as `stream=A`."""
     for part in file.relative_to(root).parts[:-1]:
-        if found := _PARTITION.fullmatch(part):
-            return None if found[1] == _NO_VALUE else unquote(found[1])
+        if match := _PARTITION.fullmatch(part):
+            return None if match[1] == _NO_VALUE else unquote(match[1])
     return None
 
 

@@ -142,7 +142,7 @@ def row_tasks(table: Table, kind: TableFormat) -> list[ReadRows]:
             row += rows
     if len(counted) > 1:
         raise UsageError(f"some files of the table of stream {table.stream} have no column sequence, others have one")
-    return [piece for _, piece in sorted(pieces, key=lambda one: one[0])]
+    return [piece for _, piece in sorted(pieces, key=lambda piece: piece[0])]
 
 
 def _least(group: pq.RowGroupMetaData, name: str) -> int:

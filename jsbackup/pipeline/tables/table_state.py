@@ -71,7 +71,7 @@ class TableState:
     def with_done(self, backups: Iterable[str]) -> TableState:
         """Return the state of a table that has these backups, too: in none of them is more of its stream."""
         position = self.position
-        taken = tuple(sorted({*position.taken, *(one for one in backups if not position.knows(one))}))
+        taken = tuple(sorted({*position.taken, *(backup for backup in backups if not position.knows(backup))}))
         return replace(self, position=replace(position, taken=taken, backup=max((position.backup, *taken[-1:]))))
 
     def to_json(self) -> str:
@@ -100,7 +100,7 @@ class TableState:
             raise UnsupportedError(f"{what} was written by another version of jsbackup", hint="Use that version.")
         texts = [value.get(name) for name in ("digest", "partition")]
         lists = [value.get(name) for name in ("options", "streams", "pending")]
-        sound = all(isinstance(one, str) for one in texts) and type(value.get("commits")) is int
+        sound = all(isinstance(text, str) for text in texts) and type(value.get("commits")) is int
         sound = sound and all(isinstance(one, list) and all(isinstance(word, str) for word in one) for one in lists)
         if not sound or not isinstance(value.get("position"), dict):
             raise FormatError(f"{what} is damaged")

@@ -89,8 +89,8 @@ def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> t
         for stream in large:
             spread.complete(stream)
     return (
-        sorted(spread.results, key=lambda one: one.stream.name),
-        sorted(spread.failures, key=lambda one: one.name),
+        sorted(spread.results, key=lambda result: result.stream.name),
+        sorted(spread.failures, key=lambda failure: failure.name),
     )
 
 

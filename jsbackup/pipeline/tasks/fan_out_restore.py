@@ -109,8 +109,8 @@ def restore_streams(
     results = complete(wait_for_replicas(run.connection, results))
     if settings.verify:
         results, failures = complete(look_at_copying(run.connection, plan, prepared.target, results, failures=failures))
-    results.sort(key=lambda one: one.name)
-    failures.sort(key=lambda one: one.name)
+    results.sort(key=lambda result: result.name)
+    failures.sort(key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
 
 

@@ -149,7 +149,7 @@ def _end_of_origin(
         end = state_to_restore(by_name[origin]).last_seq
         return min(end, ends.get(origin, end))
     live = target.streams.get(origin)
-    stored = {one.name: one for one in manifest.streams}
+    stored = {stream.name: stream for stream in manifest.streams}
     if live is None or not is_same_life(stored.get(origin), live, manifest):
         return None
     return live.state.last_seq

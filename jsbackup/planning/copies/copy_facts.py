@@ -59,7 +59,7 @@ def key_of_info(source: SourceInfo) -> SourceKey:
         {
             "name": source.name,
             "filter_subject": source.filter_subject,
-            "subject_transforms": [dict(one) for one in source.subject_transforms],
+            "subject_transforms": [dict(transform) for transform in source.subject_transforms],
             "external": source.external,
         }
     )

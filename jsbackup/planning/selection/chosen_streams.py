@@ -158,7 +158,7 @@ def against_missed(filters: Filters, matched: Mapping[str, int]) -> Iterator[Fin
 def with_cause(refusals: Iterable[Finding], missed: Sequence[Finding], actions: Sequence[Action]) -> list[Finding]:
     """Return all refusals; without those that nothing is kept, if a condition that no message meets is the cause."""
     caused = bool(missed) and not any(action.entry.captured.messages for action in actions)
-    return [*(one for one in refusals if not (caused and one.rule is Rule.KEEPS_NOTHING)), *missed]
+    return [*(refusal for refusal in refusals if not (caused and refusal.rule is Rule.KEEPS_NOTHING)), *missed]
 
 
 # --- elsewhere ---
@@ -171,7 +171,11 @@ def with_elsewhere(plan: RestorePlan, choice: Choice) -> RestorePlan:
     if not choice.elsewhere:
         return plan
     known = {one.stream for one in choice.elsewhere}
-    left = (one for one in plan.warnings if one.rule is not Rule.INCOMPLETE_BACKUP or one.stream not in known)
+    left = (
+        warning
+        for warning in plan.warnings
+        if warning.rule is not Rule.INCOMPLETE_BACKUP or warning.stream not in known
+    )
     found = (
         Finding(
             one.stream,

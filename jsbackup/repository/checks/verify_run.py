@@ -178,12 +178,12 @@ class VerifyReport:
 
     @property
     def problems(self) -> int:
-        return len(self.gaps) + len(self.flaws) + sum(len(one.problems) for one in self.backups)
+        return len(self.gaps) + len(self.flaws) + sum(len(backup.problems) for backup in self.backups)
 
     @property
     def damaged(self) -> list[str]:
         """The backups with a problem."""
-        broken = {one.backup for one in self.backups if one.problems}
+        broken = {backup.backup for backup in self.backups if backup.problems}
         return sorted(broken | {gap.backup for gap in self.gaps if gap.backup})
 
 

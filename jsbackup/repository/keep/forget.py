@@ -73,7 +73,7 @@ def plan_by_policy(
         )
     notes = [f"--keep-tag {rule}: no backup has this tag" for rule in missed]
     held = held_backups(repository)
-    damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
+    damaged = find_damaged(repository, frozenset(summary.id for summary in inventory.summaries))
     if not repository.documents.signs:
         witnessed = list_catalogs(repository.documents).witnessed
         manifests = {entry.id: entry.sha256 for entry in inventory.entries if entry.id in witnessed}
@@ -82,7 +82,7 @@ def plan_by_policy(
     decisions, damaged = _decide_surely(absent_objects(repository), decide, damaged)
     others = {one.backup for one in decisions.kept if one.of_others}
     unreadable = tuple(one for one in inventory.unreadable if one.id not in others)
-    if others and not any(one.profile == profile for one in inventory.summaries):
+    if others and not any(summary.profile == profile for summary in inventory.summaries):
         notes.append(f"no backup was made for profile {profile}: what others were made for, its policy does not remove")
     return ForgetPlan(decisions, unreadable, (*inventory.warnings, *notes), tuple(sorted(damaged - others)))
 

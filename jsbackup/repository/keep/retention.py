@@ -184,7 +184,7 @@ def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
     listed = (*inventory.summaries, *(one.summary for one in inventory.unreadable if one.summary is not None))
     if not profile or not any(one.profile for one in listed):
         return {}
-    sources = {origin_of(one) for one in inventory.summaries if one.profile == profile}
+    sources = {origin_of(summary) for summary in inventory.summaries if summary.profile == profile}
     found = {}
     for one in listed:
         if one.profile and one.profile != profile:

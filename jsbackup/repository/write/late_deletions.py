@@ -92,8 +92,8 @@ def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: 
 
 def roll_up_of(headers: bytes) -> Literal["sub", "all", ""]:
     """Return whether a message with these headers replaces all of its subject, all of its stream, or none."""
-    found = _ROLL_UP.search(headers)
-    return "" if found is None else "all" if found[1].lower() == b"all" else "sub"
+    match = _ROLL_UP.search(headers)
+    return "" if match is None else "all" if match[1].lower() == b"all" else "sub"
 
 
 def _with_headers(batch: MessageBatch) -> Iterator[tuple[int, bytes, bytes | None]]:

@@ -93,7 +93,7 @@ def _candidates(repository: Repository, origin: Origin | None) -> Iterator[str]:
     newest = list(reversed(repository.backups()[-_NEWEST:]))
     yield from newest
     summaries = _summaries(repository)
-    ours = [one for one in summaries if origin_of(one) == origin] if origin is not None else []
+    ours = [summary for summary in summaries if origin_of(summary) == origin] if origin is not None else []
     kinds = (_newest_of_each_kind(some, _has_messages) for some in (ours, summaries))
     for backup in dict.fromkeys(chain.from_iterable(kinds)):
         if backup not in newest:

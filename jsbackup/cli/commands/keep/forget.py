@@ -337,8 +337,8 @@ def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> Result:
     store = open_repository(shared).store
     now = store_now(store, os.urandom)
     outcomes = unlock_leases(store, leases, now, force=force)
-    rows = [_lease_json(one, now) for one in outcomes]
-    return Result({"leases": rows}, _lease_text(rows), damage(any(one.damaged for one in outcomes)))
+    rows = [_lease_json(outcome, now) for outcome in outcomes]
+    return Result({"leases": rows}, _lease_text(rows), damage(any(outcome.damaged for outcome in outcomes)))
 
 
 def _lease_json(outcome: LeaseOutcome, now: float) -> JsonObject:

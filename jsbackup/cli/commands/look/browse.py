@@ -136,7 +136,7 @@ def _targets(shared: Shared) -> list[RestoreTarget]:
         targets.append(RestoreTarget(name, options, partial(connection_of, shared), hidden))
     with suppress(JsBackupError):  # there is no home directory
         for name in context_names(environment()):
-            if all(name != one.name for one in targets):
+            if all(name != target.name for target in targets):
                 connect = partial(target_connection, ConnectionOptions(context=name), environment())
                 targets.append(RestoreTarget(name, (("--context", name),), connect))
     return targets

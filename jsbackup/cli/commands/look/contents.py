@@ -372,7 +372,7 @@ def _list_keys(
     listed, asked = bucket.keys(at, pattern), [bucket.manifest.id]
     if not listed.certain and at is not None and others is not None:
         known = find_series(others, bucket, at).keys(pattern)
-        shared.output.note(f"note: as known from {' and '.join(f'backup {one}' for one in known.backups)}")
+        shared.output.note(f"note: as known from {' and '.join(f'backup {backup}' for backup in known.backups)}")
         listed, asked = known.keys, list(known.backups)
     document: JsonObject = {
         **_about(bucket, at),
@@ -504,15 +504,15 @@ def _list_files(shared: Shared, bucket: ObjectBucket) -> Result:
         shared.output.warning(f"the descriptions of {format_count(unreadable, 'file')} cannot be read")
     rows: list[JsonObject] = [
         {
-            "name": one.name,
-            "size": one.size,
-            "chunks": one.chunks,
-            "digest": one.digest,
-            "modified": format_time(one.modified_ns),
-            "description": one.description,
-            "link": None if one.link is None else {"bucket": one.link.bucket, "name": one.link.name or None},
+            "name": entry.name,
+            "size": entry.size,
+            "chunks": entry.chunks,
+            "digest": entry.digest,
+            "modified": format_time(entry.modified_ns),
+            "description": entry.description,
+            "link": None if entry.link is None else {"bucket": entry.link.bucket, "name": entry.link.name or None},
         }
-        for one in entries
+        for entry in entries
     ]
     document: JsonObject = {
         "backup": bucket.manifest.id,
@@ -523,8 +523,13 @@ def _list_files(shared: Shared, bucket: ObjectBucket) -> Result:
     if not entries:
         return Result(document, [f"object store {bucket.name} has no files"])
     cells = [
-        (one.name, "-" if one.link else format_bytes(one.size), format_time(one.modified_ns), str(one.link or ""))
-        for one in entries
+        (
+            entry.name,
+            "-" if entry.link else format_bytes(entry.size),
+            format_time(entry.modified_ns),
+            str(entry.link or ""),
+        )
+        for entry in entries
     ]
     return Result(document, [TextTable(["NAME", ">SIZE", "MODIFIED", "LINK TO"], cells)])
 

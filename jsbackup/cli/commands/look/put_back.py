@@ -53,18 +53,18 @@ def _result(report: PutBackReport, *, dry_run: bool) -> Result:
     refusal = plan.refusal()
     rows: list[JsonObject] = [
         {
-            "sequence": one.sequence,
-            "time": format_time(one.timestamp_ns),
-            "subject": one.subject.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
-            "name": one.name or None,
-            "bytes": one.size,
-            "action": one.action.value,
-            "reason": one.reason or None,
-            "overwrites": one.overwrites,
-            "expected_last": one.expected,
-            "as_sequence": one.as_sequence,
+            "sequence": message.sequence,
+            "time": format_time(message.timestamp_ns),
+            "subject": message.subject.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
+            "name": message.name or None,
+            "bytes": message.size,
+            "action": message.action.value,
+            "reason": message.reason or None,
+            "overwrites": message.overwrites,
+            "expected_last": message.expected,
+            "as_sequence": message.as_sequence,
         }
-        for one in report.messages
+        for message in report.messages
     ]
     counts = {action: sum(row["action"] == action for row in rows) for action in _ORDER}
     document: JsonObject = {

@@ -82,7 +82,7 @@ class _DoctorCommand(Command):
         checks = self._check_profiles(ctx, values["config"], values["profile"])
         unusable = ctx.meta.get(__name__)
         # That the file was given without a profile is as it should be here.
-        if unusable is not None and values["profile"] and not any(one.verdict is Verdict.PROBLEM for one in checks):
+        if unusable is not None and values["profile"] and not any(check.verdict is Verdict.PROBLEM for check in checks):
             raise unusable
         ctx.params |= {"profiles": checks, "usable": unusable is None or not values["profile"]}
         return super().invoke(ctx)
@@ -113,7 +113,7 @@ class _DoctorCommand(Command):
         if exposed:
             found = f"{path} can be read by others and holds secrets ({', '.join(exposed)})"
             checks.append(Check.warning("config", found, f"chmod 600 {path}"))
-        return checks or [Check.fine("config", f"{path}: {', '.join(one.name for one in profiles)}")]
+        return checks or [Check.fine("config", f"{path}: {', '.join(profile.name for profile in profiles)}")]
 
 
 @click.command(cls=_DoctorCommand, needs_server=True)
