@@ -344,6 +344,7 @@ def first_decision(
     manifest: Manifest,
     target: Target,
     options: RestoreOptions,
+    *,
     left_out: Mapping[str, LeftOut] | None = None,
 ) -> Decision:
     """Decide before messages are counted: cuts are exact if their segments can be read. Streams whose lists of segments

@@ -26,7 +26,7 @@ from jsbackup.formats import _kernels_py
 from jsbackup.formats.batch import Columns, columns_from_batch
 from jsbackup.formats.json_text import MAX_TEXT_DEPTH, canonical
 from jsbackup.formats.mask_rules import MaskAction, MaskedRows, MaskPlace, MaskRule, ShapedColumn, Step, StepKind
-from jsbackup.transforms.json_path import JsonPath
+from jsbackup.transforms.json_path import parse_path
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
 from tests.formats.masks_before import mask_message
 from tests.formats.test_json_text import documents, space, steps
@@ -50,7 +50,7 @@ def rule(text: str) -> MaskRule:
         return MaskRule(MaskPlace.PAYLOAD, MaskAction(action))
     if what.startswith("header"):
         return MaskRule(MaskPlace.HEADER, MaskAction(action), name=what[7:-1].lower().encode())
-    return MaskRule(MaskPlace.PATH, MaskAction(action), JsonPath.parse(what).steps)
+    return MaskRule(MaskPlace.PATH, MaskAction(action), parse_path(what))
 
 
 class Content(NamedTuple):

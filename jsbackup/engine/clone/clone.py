@@ -279,7 +279,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     options = run.options
     async with connect_jetstream(source) as origin, connect_jetstream(run.connection) as js, advisories(js.link):
         survey = await _survey(origin, source, options, run.now_ns())
-        decision = await _decide(origin, js, survey, options, await look_at(js, run.now_ns()))
+        decision = await _decide(origin, js, survey, options, target=await look_at(js, run.now_ns()))
         refuse_if_refused(decision.plan, *_CLONED)
         decision = await not_allowed(js, decision, proofs=False)
         refuse_if_refused(decision.plan, *_CLONED)
@@ -341,14 +341,14 @@ async def preview_clone(
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
         target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
-        decision = await _decide(origin, js, survey, options, target)
+        decision = await _decide(origin, js, survey, options, target=target)
         decision = await not_allowed(js, decision, proofs=True)
         decision = decision.finding(await _sampled(origin, decision))
     return decision, survey.manifest.source
 
 
 async def _decide(
-    origin: JetStream, js: JetStream, survey: Survey, options: RestoreOptions, target: Target
+    origin: JetStream, js: JetStream, survey: Survey, options: RestoreOptions, *, target: Target
 ) -> Decision:
     """Decide, as far as the source can tell before its messages are read."""
     options = replace(options, exclude=())  # they are already left out

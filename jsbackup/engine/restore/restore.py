@@ -87,7 +87,7 @@ async def preview_restore(
     async with connect_jetstream(connection) as js:
         manifest = await found_for(js, connection, backup)
         target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
-        decision = await _decide(js, repository, manifest, options, target)
+        decision = await _decide(js, repository, manifest, options, target=target)
         decision = await in_thread(counted, objects, decision)
         decision = await not_allowed(js, decision, proofs=True)
         decision = await refused_configs(js, decision)
@@ -96,7 +96,7 @@ async def preview_restore(
 
 
 async def _decide(
-    js: JetStream, repository: Repository, manifest: Manifest, options: RestoreOptions, target: Target
+    js: JetStream, repository: Repository, manifest: Manifest, options: RestoreOptions, *, target: Target
 ) -> Decision:
     """Decide as far as it is known without reading all messages of the backup."""
     decision = await in_thread(first_decision, repository.objects, manifest, target, options)
@@ -188,7 +188,7 @@ async def begin_restore(
 async def _begin(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None
 ) -> Prepared:
-    decision = await _decide(js, repository, manifest, run.options, await look_at(js, run.now_ns()))
+    decision = await _decide(js, repository, manifest, run.options, target=await look_at(js, run.now_ns()))
     if saved is not None:
         from jsbackup.planning.saved_plan import refuse_if_changed
 
@@ -216,7 +216,7 @@ def make_sure(
         shapes, facts = decision.shapes, decision.facts
         left = salvage(shapes.manifest, find_lost(objects, needed(decision), checker))
         if left.lost or left.beyond:
-            decision = first_decision(objects, left.manifest, shapes.target, shapes.options, facts.left_out)
+            decision = first_decision(objects, left.manifest, shapes.target, shapes.options, left_out=facts.left_out)
             decision = decision.knowing(replace(decision.facts, beyond=frozenset(left.beyond)))
         failures = tuple(Failure(name, beyond_repair(problem)) for name, problem in left.beyond.items())
         prepared = replace(prepared, lost=left.lost, failures=failures)
@@ -246,7 +246,7 @@ async def refuse_part(js: JetStream, repository: Repository, prepared: Prepared)
 async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> None:
     """Raise PlanRefused or TargetConflict if a restore that was prepared a while ago would now do something else."""
     manifest = prepared.decision.shapes.manifest
-    decision = await _decide(js, repository, manifest, run.options, await look_at(js, run.now_ns()))
+    decision = await _decide(js, repository, manifest, run.options, target=await look_at(js, run.now_ns()))
     refuse_if_refused(decision.plan)
     now = {action.name: (action.replaces, action.leftover) for action in decision.plan.actions}
     for action in prepared.plan.actions:

@@ -585,10 +585,10 @@ def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
     return document, decode_manifest(document.data, key, repository.stream_pages)
 
 
-def _content(manifest: Manifest) -> bytes:
-    """Encode a manifest for comparison: equal bytes mean the same messages, configurations and states."""
+def _content(manifest: Manifest) -> Manifest:
+    """Return a manifest for comparison: equal ones mean the same messages, configurations and states."""
     streams = tuple(_without_places(stream) for stream in manifest.streams)
-    return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams, stream_pages=()))
+    return replace(manifest, previous=None, previous_sha256=None, streams=streams, stream_pages=())
 
 
 def _without_places(stream: StreamBackup) -> StreamBackup:

@@ -301,7 +301,7 @@ def test_what_is_stored_and_who_is_at_work(world: World) -> None:
     from jsbackup.repository.document import encode_document
 
     frame = {"format": 1, "required_features": [], "tool": "tests"}
-    marks = {**frame, "unused": [{"key": orphan, "seen": "2026-11-20T00:00:00Z"}]}
+    marks = {**frame, "unused": [{"key": orphan, "seen": "2026-11-20T00:00:00Z", "size": 30}]}
     world.store.put(layout.mark_key("1a2b"), encode_document(marks, "marks"))
     status = world.status()
     stored = status.stored
