@@ -13,8 +13,8 @@ from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.model import Action, Expiring, LeftOut, PlannedConsumer, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.protocol.dialogue import window_for
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.window import window_for
 from jsbackup.readable import count_are, format_count, format_seconds
 from jsbackup.repository.manifest import FactKind, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, either, parts_of, parts_where

@@ -1,5 +1,5 @@
-"""The common part of the snapshot and restore dialogues: a state that only their table changes, messages to send, an
-end.
+"""The common part of the snapshot and restore dialogues: a state that only their table changes, messages to send,
+events that say what a message meant, an end; and how much may be under way.
 
 Rules of the dialogues:
 - No I/O, no clock, no await. The driver sends what `to_send` returns, passes in what arrives, and owns all timers:
@@ -13,13 +13,139 @@ Rules of the dialogues:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NoReturn, TypeVar
 
 from jsbackup.errors import JsBackupError, NatsTimeout, TransferError
-from jsbackup.protocol.events import Event, Publish, TransferFailed
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol.info import StreamInfo
 
-__all__ = ["Dialogue"]
+__all__ = [
+    "LEAST_WINDOW_BYTES",
+    "ChunkAcknowledged",
+    "ChunkReceived",
+    "ChunkSent",
+    "Dialogue",
+    "EndSent",
+    "Event",
+    "LastChunkReceived",
+    "Message",
+    "Publish",
+    "RestoreAccepted",
+    "RestoreAnswered",
+    "RestoreDone",
+    "SnapshotEnded",
+    "SnapshotStarted",
+    "TransferFailed",
+    "window_for",
+]
+
+# How many bytes of a transfer may be unacknowledged, in either direction, to hide the round trip. Both ends may have to
+# hold that much, so it is not more than the link needs. The chunks of a snapshot are acknowledged in
+# `engine/read/snapshot_transfer.py`, those of a restore are counted in `restore.py`.
+#
+# Measured, loopback: what restores need. Backups are not faster with twice as much.
+LEAST_WINDOW_BYTES = 4 << 20
+_MOST_WINDOW_BYTES = 16 << 20
+_LINK_BYTES_PER_SECOND = 420e6
+
+
+def window_for(round_trip_seconds: float) -> int:
+    """Return the window for a link, enough to hide the round trip of a fast one: 4 MiB up to 10 ms, 16 MiB from
+    40 ms.
+    """
+    return min(max(LEAST_WINDOW_BYTES, int(round_trip_seconds * _LINK_BYTES_PER_SECOND)), _MOST_WINDOW_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it arrived. `headers` is the raw block, empty if there is none."""
+
+    subject: str
+    reply: str | None
+    headers: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A message to send."""
+
+    subject: str
+    reply: str | None = None
+    payload: bytes = b""
+
+
+class Event:
+    """Base of all events."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStarted(Event):
+    """The server's answer: the stream's config and state when the snapshot began."""
+
+    config: JsonObject
+    state: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReceived(Event):
+    """A chunk of the snapshot, number `index` from 1. `release` it when it is processed, to acknowledge it."""
+
+    index: int
+    data: bytes
+    ack_subject: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastChunkReceived(ChunkReceived):
+    """The short chunk at the end, which needs no acknowledgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEnded(Event):
+    """Everything has arrived, as far as the dialogue knows; the archive inside has its own end to check."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAccepted(Event):
+    """The server waits for chunks, five seconds for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSent(Event):
+    """A chunk was queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAcknowledged(Event):
+    """The server accepted a chunk, which frees that part of the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndSent(Event):
+    """The empty chunk that ends a restore was queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAnswered(Event):
+    """The final answer arrived before outstanding acknowledgements."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDone(Event):
+    """The stream exists. In a cluster its consumers and replicas may still be missing."""
+
+    info: StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed(Event):
+    """The dialogue failed; its `failure` says why."""
+
 
 S = TypeVar("S", bound=Enum)
 

@@ -1,4 +1,5 @@
-"""Answers of the JetStream API: a common check of type and error, and hints for errors.
+"""Answers of the JetStream API: a common check of type and error, and hints for errors; and the answer of a
+stream to a message that was published to it.
 
 Every answer is a JSON object with a `type`; a failure carries `error: {code, err_code, description}`, and then the type
 may be that of another request (`system_response`, or `stream_create_response` for a failed restore). Codes and
@@ -8,6 +9,7 @@ texts: `server/errors.json` of nats-server, 2.10 to 2.15, where no code ever cha
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
@@ -17,7 +19,9 @@ from jsbackup.strict_json import Fields, read_object
 
 __all__ = [
     "ErrCode",
+    "PubAck",
     "as_target_error",
+    "decode_ack",
     "decode_response",
     "is_unknown_field",
     "lacks_peers",
@@ -196,3 +200,23 @@ def as_target_error(error: ApiError) -> JsBackupError:
     if _cause(error.err_code, error.message) not in _CONFLICTS:
         return error
     return TargetConflict(error.message, hint=error.hint).caused_by(error)
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """`stream` has the message as `sequence`. With `duplicate` it had stored one with the same message id before."""
+
+    stream: str
+    sequence: int
+    duplicate: bool
+
+
+def decode_ack(payload: bytes, subject: str) -> PubAck:
+    """Decode the answer to a message on `subject`. Raises ApiError if it was not stored, and FormatError."""
+    what = one_line(f"answer to a message on {subject}", 200)
+    answer = Fields(read_object(payload, what), what)
+    if (error := answer.optional("error")) is not None:
+        text = one_line(error.text("description", "")) or "no description"
+        err_code = error.number("err_code", default=0)
+        raise ApiError(f"{text} ({err_code})", code=error.number("code", default=0), err_code=err_code)
+    return PubAck(answer.name("stream"), answer.number("seq", low=1), answer.flag("duplicate"))

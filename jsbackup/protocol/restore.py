@@ -34,10 +34,11 @@ from jsbackup.errors import ApiError, FormatError, JsBackupError, TransferError,
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject, is_subject
 from jsbackup.protocol import api
-from jsbackup.protocol.dialogue import Dialogue
-from jsbackup.protocol.events import (
+from jsbackup.protocol.dialogue import (
+    LEAST_WINDOW_BYTES,
     ChunkAcknowledged,
     ChunkSent,
+    Dialogue,
     EndSent,
     Event,
     Message,
@@ -50,7 +51,6 @@ from jsbackup.protocol.events import (
 from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
-from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.readable import one_line
 from jsbackup.strict_json import Fields, read_object
 

@@ -39,9 +39,9 @@ from jsbackup.errors import (
 )
 from jsbackup.names import check_name, check_subject
 from jsbackup.protocol import api
-from jsbackup.protocol.dialogue import Dialogue
-from jsbackup.protocol.events import (
+from jsbackup.protocol.dialogue import (
     ChunkReceived,
+    Dialogue,
     Event,
     LastChunkReceived,
     Message,

@@ -56,8 +56,7 @@ from jsbackup.look.message import LookedUp
 from jsbackup.model import StreamState
 from jsbackup.names import OBJECT_STREAM, is_subject
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
-from jsbackup.protocol.pub_ack import PubAck, decode_ack
-from jsbackup.protocol.responses import ErrCode, as_target_error
+from jsbackup.protocol.responses import ErrCode, PubAck, as_target_error, decode_ack
 from jsbackup.putting_back.chosen import ChosenMessages, find_entry
 from jsbackup.putting_back.headers import ORIGIN_HEADER, MessageOrigin, content_of, new_block, origin_of_message
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackPlan, PutBackReport, PutBackRun

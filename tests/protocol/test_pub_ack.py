@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jsbackup.errors import ApiError, FormatError
-from jsbackup.protocol.pub_ack import PubAck, decode_ack
+from jsbackup.protocol.responses import PubAck, decode_ack
 
 
 def test_an_acknowledgement_says_where_the_message_is() -> None:

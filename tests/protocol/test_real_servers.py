@@ -16,7 +16,7 @@ from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol import api
 from jsbackup.protocol.advisories import Advisory, AdvisoryKind, advisory_subjects, decode_advisory
 from jsbackup.protocol.api import ApiPrefix, Request
-from jsbackup.protocol.events import ChunkReceived, Event, RestoreDone, SnapshotStarted
+from jsbackup.protocol.dialogue import ChunkReceived, Event, RestoreDone, SnapshotStarted
 from jsbackup.protocol.info import (
     StreamInfo,
     account_info,

@@ -22,7 +22,7 @@ from jsbackup.errors import (
 )
 from jsbackup.model import StreamState
 from jsbackup.protocol.api import ApiPrefix
-from jsbackup.protocol.events import (
+from jsbackup.protocol.dialogue import (
     ChunkReceived,
     Event,
     LastChunkReceived,

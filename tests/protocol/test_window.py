@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
+from jsbackup.protocol.dialogue import LEAST_WINDOW_BYTES, window_for
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jsbackup.protocol.api import Request
-from jsbackup.protocol.events import Message, Publish
+from jsbackup.protocol.dialogue import Message, Publish
 
 
 class Wire:

@@ -19,7 +19,7 @@ from jsbackup.config.connection import Connection
 from jsbackup.engine.link.concurrency import gather_some
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.system import (

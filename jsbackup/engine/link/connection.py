@@ -48,7 +48,7 @@ from jsbackup.engine.link.subscription import PUBLISH, REPLY, SUBSCRIBE, Pending
 from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.readable import one_line
 

@@ -23,7 +23,7 @@ from jsbackup.engine.link.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from jsbackup.errors import FormatError, NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.api import Request
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from jsbackup.protocol.responses import decode_response
 from jsbackup.strict_json import read_object
 

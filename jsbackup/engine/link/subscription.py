@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Self, TypeAlias
 
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "PUBLISH", "REPLY", "SUBSCRIBE", "PendingReplies", "Subscription"]
 

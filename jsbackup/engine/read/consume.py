@@ -42,7 +42,7 @@ from jsbackup.errors import (
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.transforms.removal import is_queue

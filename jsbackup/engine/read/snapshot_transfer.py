@@ -38,10 +38,9 @@ from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, Archive
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import ignored
-from jsbackup.protocol.events import ChunkReceived, SnapshotStarted
+from jsbackup.protocol.dialogue import ChunkReceived, SnapshotStarted, window_for
 from jsbackup.protocol.responses import is_unknown_field
 from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
-from jsbackup.protocol.window import window_for
 
 __all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
 

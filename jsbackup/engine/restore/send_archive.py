@@ -80,7 +80,7 @@ from jsbackup.planning.interrupted import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.planning.preflight import LEFT
 from jsbackup.planning.selection.kept_messages import reshaped_messages
-from jsbackup.protocol.events import Message, RestoreDone
+from jsbackup.protocol.dialogue import Message, RestoreDone
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import ErrCode

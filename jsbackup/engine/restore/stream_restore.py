@@ -28,8 +28,8 @@ from jsbackup.planning.archive_choice import lifted, lifted_fields, until_consum
 from jsbackup.planning.forecast import about_destroyed
 from jsbackup.planning.interrupted import MARKER, staged_config, with_marker
 from jsbackup.planning.model import Action, SendAs, Target
+from jsbackup.protocol.dialogue import LEAST_WINDOW_BYTES, window_for
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.segments import state_to_restore

@@ -20,7 +20,7 @@ from jsbackup.engine.link import link as module
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import ApiError, NatsError, NatsNoResponders, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol import api
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from tests.engine.identities import Operator, creds_text
 from tests.harness.peer import ScriptedPeer
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer, Port, wait_until

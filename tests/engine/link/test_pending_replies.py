@@ -8,7 +8,7 @@ import pytest
 
 from jsbackup.engine.link.subscription import PUBLISH, REPLY, SUBSCRIBE, PendingReplies, Subscription
 from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 from tests.engine.link.test_subscription import Sent
 
 

@@ -15,7 +15,7 @@ from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.subscription import PendingReplies, Subscription
 from jsbackup.errors import NatsError, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 
 A, B, C = Server("a"), Server("b"), Server("c", login=None)
 

@@ -8,7 +8,7 @@ import pytest
 
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.errors import NatsError, NatsTimeout, TransferError
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 
 
 class Sent:

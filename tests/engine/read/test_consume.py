@@ -7,7 +7,7 @@ import pytest
 from jsbackup.engine.read.consume import Row, _row_of, is_control, rows_as_batch
 from jsbackup.errors import FormatError, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
-from jsbackup.protocol.events import Message
+from jsbackup.protocol.dialogue import Message
 
 SHORT = "$JS.ACK.S.c.1.{seq}.7.{time}.3"
 LONG = "$JS.ACK.hub.ACCOUNT.S.c.1.{seq}.7.{time}.3.token"

@@ -28,7 +28,7 @@ from jsbackup.errors import (
 )
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.protocol.api import ApiPrefix
-from jsbackup.protocol.window import LEAST_WINDOW_BYTES
+from jsbackup.protocol.dialogue import LEAST_WINDOW_BYTES
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
