@@ -444,7 +444,6 @@ class StreamCapture:
                 touched -= {ref.key for ref in untouched(reusable, remove)}
                 stored = Stored(ArchiveFormat.V1, then, segments=await in_thread(writer.without, segments, remove))
                 then = capture.state
-                await check_count(self.js, self.name, then, total_of(stored.segments).messages)
             else:
                 stored = await self._complete(writer, reading)
         except (KeyUnavailable, IntegrityError) as error:
@@ -454,6 +453,8 @@ class StreamCapture:
             self._shunned |= touched
             _log.info("stream %s: %s; trying again without it", self.name, error.message)
             return await self._attempt(why, limits, unsupported)
+        if reading.archive_format is ArchiveFormat.V1:
+            await check_count(self.js, self.name, then, total_of(stored.segments).messages)
         notes = () if capture is not None else (_BY_MESSAGES,)
         stored = replace(
             stored,

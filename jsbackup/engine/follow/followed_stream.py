@@ -123,6 +123,7 @@ def as_before(entry: StreamBackup, look: Look, now: str) -> StoredStream:
         state=entry.state if state == entry.state else state,
         consumers=consumers,
         warnings=warnings,
+        facts=(),  # of the backup that found them out
         captured=replace(entry.captured, begun=_begun(look.at_ns), ended=now),
         archive_format=entry.archive_format if kept else ArchiveFormat.MESSAGES,
         read=entry.read if kept else AT_REST,

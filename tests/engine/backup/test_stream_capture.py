@@ -98,9 +98,9 @@ def backed_up(
     return backup
 
 
-def failure_of(script: Script, **options: Any) -> JsBackupError:
+def failure_of(*scripts: Script, **options: Any) -> JsBackupError:
     with pytest.raises(JsBackupError) as caught:
-        backed_up(script, **options)
+        backed_up(*scripts, **options)
     return caught.value
 
 
@@ -270,6 +270,26 @@ def test_a_snapshot_that_lacks_messages_of_a_quiet_stream_is_refused(version: st
     error = failure_of(script, version=version)
     assert type(error) is IntegrityError
     assert "has 299 messages, the server reports 300" in error.message
+
+
+def test_a_snapshot_that_lacks_messages_is_not_taken_again_because_of_late_deletions() -> None:
+    """The segments of the backup before, which have what was deleted, are not to blame."""
+    late = MESSAGES[10].sequence
+
+    async def script(stream: ScriptedStream) -> None:
+        snapshot = await stream.expect_snapshot()
+        stream.delete(late)
+        await stream.accept(snapshot)
+        await snapshot.chunks(archive_v1([*MESSAGES[:50], *MESSAGES[51:]], [late]))
+        await snapshot.end()
+        await stream.peer.silence(0.05)
+
+    error = failure_of(whole_v1, script, version="2.12.8", incremental=Incremental.NEVER)
+    assert "has 298 messages, the server reports 299" in error.message
+
+
+async def whole_v1(stream: ScriptedStream) -> None:
+    await stream.give_snapshot(archive_v1(stream.present))
 
 
 # ------------------------------------------------------------------------------------- what no snapshot is made of

@@ -16,7 +16,7 @@ from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import TransferError
 from jsbackup.protocol.info import stream_info
-from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Fact, FactKind, ReadAs, Reading, Source, StreamBackup
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.new_backup import StoredStream
@@ -159,8 +159,9 @@ def test_a_stream_that_is_described_as_before_is_what_the_last_backup_says() -> 
         # Something to say of it, which is over by the next look.
         result = followed.at_rest(other, "2026-03-06T00:00:00Z")
         assert result is not None
-        followed.committed(replace(result.stream, warnings=("odd",)))
-        assert not rest(other, "2026-03-07T00:00:00Z", committed=True).warnings
+        facts = (Fact(FactKind.LOST_SINCE, detail="its end"),)
+        followed.committed(replace(result.stream, warnings=("odd",), facts=facts))
+        assert rest(other, "2026-03-07T00:00:00Z", committed=True).remarks == ()
         following.stream.write(NEW)
         assert followed.at_rest(following.look(8), CREATED) is None
 
