@@ -29,7 +29,7 @@ from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from tests.engine.restore_scenes import NO_ROOM, Scene
 from tests.engine.restores import connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
-from tests.engine.snapshots import archive_v1, archive_v2
+from tests.engine.snapshots import archive_v1, archive_v2, encoded
 from tests.harness.batches import Message, some_messages
 from tests.harness.peer import ScriptedPeer
 from tests.harness.sending import narrow
@@ -191,6 +191,18 @@ def test_a_source_that_always_breaks_is_given_up_and_nothing_is_at_the_target() 
 
     error = failure_of(script)
     assert type(error) is TransferError and "408 No Interest" in error.message
+
+
+def test_a_snapshot_that_cannot_be_decoded_leaves_reading_message_by_message() -> None:
+    async def script(clone: Clone) -> None:
+        await clone.source.give_snapshot(encoded([b"a new format".ljust(1024)]))
+        reader = await clone.source.expect_consumer()
+        assert reader.first == messages()[0].sequence
+        (_, stream) = await asyncio.gather(reader.say_all(), receive(clone))
+        await stream.give_snapshot()
+
+    (result,), failures = cloned(script, count=20)
+    assert (result.verified, result.incomplete, result.messages, failures) == (True, False, 20, [])
 
 
 def test_a_source_that_is_gone_is_an_error_at_once() -> None:
