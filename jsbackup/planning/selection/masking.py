@@ -206,6 +206,7 @@ def obfuscated_entry(entry: StreamBackup, names: ObfuscatedNames) -> StreamBacku
         entry,
         consumers=tuple(map(_consumer, entry.consumers)),
         warnings=("what was backed up was not complete",) if entry.remarks else (),
+        facts=(),
         read=None,
         copied=tuple(_copied(one, names) for one in entry.copied),
         lost=Losses(tuple(replace(span, cause="lost", subjects=(), extra={}) for span in entry.lost.spans)),

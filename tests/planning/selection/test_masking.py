@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jsbackup.planning.rules import Rule
@@ -12,9 +14,13 @@ from jsbackup.planning.selection.masking import (
     about_unseen,
     against_payload_masks,
     are_for,
+    obfuscated_entry,
     unseen,
 )
+from jsbackup.repository.manifest import Fact, FactKind
 from jsbackup.transforms.mask import Mask, MaskCount
+from jsbackup.transforms.obfuscate.names import ObfuscatedNames
+from tests.planning.test_plan import stream
 
 MAIL = Mask.parse("orders.>:$.mail=redact")
 USER = Mask.parse("orders.new:header(X-User)=redact")
@@ -84,3 +90,12 @@ def test_a_selection_that_keeps_nothing_is_refused_unless_the_stream_may_be_empt
     assert (refused.rule, warned.rule) == (Rule.KEEPS_NOTHING, Rule.NOTHING_KEPT)
     assert refused.code and not warned.code
     assert "1,200" in refused.reason and "1,200" in warned.reason
+
+
+def test_an_obfuscated_stream_only_says_that_its_backup_was_not_complete() -> None:
+    entry, names = stream("ORDERS"), ObfuscatedNames(bytes(32))
+    assert obfuscated_entry(entry, names).remarks == ()
+    fact = Fact(FactKind.LOST_SINCE, "b", detail="words", extra={"of": "a later tool"})
+    for odd in (replace(entry, warnings=("words",)), replace(entry, facts=(fact,))):
+        made = obfuscated_entry(odd, names)
+        assert (made.remarks, made.facts) == (("what was backed up was not complete",), ())
