@@ -76,10 +76,10 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
 
 
 def check_readers(repository: Repository) -> list[Flaw]:
-    """List the key files of readers that are missing or damaged, or in no list. Raises `StoreError` if the list of
-    readers cannot be read.
+    """List the key files of readers that are missing or damaged, or in no list. Raises `StoreError` if the store cannot
+    be listed.
     """
-    readers = examine_readers(repository.store, repository.descriptor)
+    readers = examine_readers(repository.store, repository.descriptor, lenient=True)
     found = [Flaw(reader.key, f"{reader.problem}; {AGAIN_FROM_COPY}") for reader in readers.broken]
     return [*found, *(Flaw(key, f"{key} {NOT_LISTED}") for key in readers.unlisted)]
 

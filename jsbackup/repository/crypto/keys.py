@@ -391,7 +391,7 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
     labels = labels_of(given.identities)
-    readers = load_readers(store, descriptor)
+    readers = load_readers(store, descriptor, lenient=True)  # a key file opens it without the list
     for key in _worth_trying(readers, descriptor, given, labels):
         try:
             return _open_wrapped(read_key_file(store, key), key, descriptor, given)

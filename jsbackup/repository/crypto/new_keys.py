@@ -23,7 +23,7 @@ from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_WRITER, GivenKeys
 from jsbackup.repository.crypto.keys import RepositorySecret, add_readers, needed
 from jsbackup.repository.crypto.opening import open_access
-from jsbackup.repository.crypto.readers import load_readers
+from jsbackup.repository.crypto.readers import load_readers, remove_lists
 from jsbackup.repository.crypto.signing import (
     MAX_WRITER_BYTES,
     Signatory,
@@ -203,8 +203,7 @@ def copy_keys(source: Store, target: Store, descriptor: Descriptor) -> CopiedKey
         if data is not None and sha256_of(data) == newer.listed[key] and _put(target, key, data):
             brought.append(key)
     if newer is ours and newer.list_key and _put(target, newer.list_key, newer.data):
-        for older in theirs.lists:
-            target.delete(older)
+        remove_lists(target, theirs.lists)
     return CopiedKeys(
         tuple(brought),
         writers,

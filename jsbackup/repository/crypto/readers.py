@@ -22,6 +22,7 @@ A store that brings back an older list together with the key files of that time 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +45,10 @@ __all__ = [
     "examine_readers",
     "load_readers",
     "read_key_file",
+    "remove_lists",
 ]
+
+_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
@@ -100,11 +104,14 @@ class Readers:
 
     @property
     def unlisted(self) -> list[str]:
-        return sorted(self.stored.keys() - self.listed.keys())
+        """The key files that the list does not name; without one, nobody knows which these are."""
+        return sorted(self.stored.keys() - self.listed.keys()) if self.list_key else []
 
 
-def load_readers(store: Store, descriptor: Descriptor) -> Readers:
-    """Return the readers as the store lists them. No key file is read. Raises StoreError."""
+def load_readers(store: Store, descriptor: Descriptor, *, lenient: bool = False) -> Readers:
+    """Return the readers as the store lists them. No key file is read. Raises StoreError; if `lenient`, a list that the
+    store does not return is broken instead, for commands that change nothing.
+    """
     if descriptor.recipient is None:
         return Readers()
     stored: dict[str, float] = {}
@@ -124,7 +131,9 @@ def load_readers(store: Store, descriptor: Descriptor) -> Readers:
             break
         except ObjectNotFound:  # there is a newer one by now
             continue
-        except (IntegrityError, UnsupportedError) as error:
+        except (IntegrityError, UnsupportedError, StoreError) as error:
+            if isinstance(error, StoreError) and not lenient:
+                raise
             broken.append(Flaw(key, error.message))
     if not readers.list_key and not broken:
         problem = f"there is no list of readers ({layout.READERS}….json) any more"
@@ -145,17 +154,18 @@ def _decode_list(descriptor: Descriptor, key: str, data: bytes) -> dict[str, str
     return listed
 
 
-def examine_readers(store: Store, descriptor: Descriptor) -> Readers:
+def examine_readers(store: Store, descriptor: Descriptor, *, lenient: bool = False) -> Readers:
     """Load the readers, and read the key files of the list; nothing is opened. What is added or removed meanwhile does
-    not count. Raises StoreError if the list cannot be read.
+    not count. Raises StoreError as `load_readers`.
     """
     while True:
-        readers = load_readers(store, descriptor)
+        readers = load_readers(store, descriptor, lenient=lenient)
         tasks = [partial(_flaw_of, store, key, sha256) for key, sha256 in sorted(readers.listed.items())]
         flaws = [flaw for flaw in in_order(tasks, _THREADS) if flaw is not None]
         unread = readers.listed if readers.list_key else readers.stored
         whole = frozenset(unread) - {flaw.key for flaw in flaws}
-        if not (readers.broken or flaws) or load_readers(store, descriptor).list_key == readers.list_key:
+        is_sound = not (readers.broken or flaws)
+        if is_sound or load_readers(store, descriptor, lenient=lenient).list_key == readers.list_key:
             return replace(readers, broken=(*readers.broken, *flaws), whole=whole)
 
 
@@ -196,7 +206,15 @@ def change_readers(
             store.put(key, sign_document(authority, descriptor.id, key, document))
         except ObjectExists:  # someone else changes it, too
             continue
-        for older in readers.lists:
-            store.delete(older)
+        remove_lists(store, readers.lists)
         return
     raise StoreError(f"{store.location}: the list of readers is changed by others all the time; try again")
+
+
+def remove_lists(store: Store, keys: Collection[str]) -> None:
+    """Remove lists that a newer one follows."""
+    try:
+        for key in keys:
+            store.delete(key)
+    except StoreError as error:  # not allowed, or locked with a backup: they do no harm
+        _log.info("an older list of readers was not removed: %s", error.message)

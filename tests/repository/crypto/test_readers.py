@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.errors import KeyUnavailable, StoreError, UsageError
+from jsbackup.errors import KeyUnavailable, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
+from jsbackup.repository.checks.verify_run import check_readers
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys, add_readers, reader_id, remove_reader
-from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
-from jsbackup.repository.crypto.readers import change_readers, examine_readers, load_readers
+from jsbackup.repository.crypto.new_keys import NewKeys, copy_keys, make_new_keys
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, Flaw, change_readers, examine_readers, load_readers
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
@@ -140,3 +141,44 @@ def test_a_key_file_that_the_store_does_not_return_is_named() -> None:
 
     (broken,) = examine_readers(FaultStore(store, before=fail), repository.descriptor).broken
     assert (broken.key, broken.problem) == (key, "no answer")
+
+
+class _Locked(FaultStore):
+    """Keeps lists of readers locked, as a backup with a lock has left them."""
+
+    def delete(self, key: str) -> None:
+        if key.startswith(layout.READERS):
+            raise ObjectLocked(key)
+        super().delete(key)
+
+
+def test_a_locked_list_is_followed_by_the_next_one() -> None:
+    inner = MemoryStore()
+    repository, new_keys, mine = make(inner)
+    assert new_keys.secret is not None
+    descriptor, store, replica = repository.descriptor, _Locked(inner), MemoryStore()
+    copy_keys(store, replica, descriptor)
+    (theirs,) = add_readers(store, descriptor, new_keys.secret, TO_OTHER)
+    assert copy_keys(store, _Locked(replica), descriptor).readers == (theirs,)
+    for each in (store, replica):
+        readers = examine_readers(each, descriptor)
+        assert readers.whole == {mine, theirs} and readers.broken == () and readers.generation == 2
+    remove_reader(store, descriptor, new_keys.secret, reader_id(theirs))
+    readers = examine_readers(store, descriptor)
+    assert readers.whole == {mine} and readers.broken == () and not readers.unlisted and readers.generation == 3
+
+
+def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_list() -> None:
+    inner = MemoryStore()
+    repository, _, mine = make(inner)
+
+    def fail(operation: str, key: str) -> None:
+        if operation == "get_range" and key == layout.readers_key(1):
+            raise StoreError("input/output error")
+
+    store = FaultStore(inner, before=fail)
+    opened = Repository.open(store, GivenKeys(identities=(ME,)))
+    assert opened.secret is not None
+    assert check_readers(opened) == [Flaw(layout.readers_key(1), f"input/output error; {AGAIN_FROM_COPY}")]
+    with pytest.raises(StoreError, match="input/output"):
+        remove_reader(store, repository.descriptor, opened.secret, reader_id(mine))
