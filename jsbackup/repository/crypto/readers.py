@@ -26,6 +26,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
 from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.repository import layout
@@ -59,6 +60,8 @@ _MAX_LIST_BYTES = 4 << 20
 _THREADS = 8
 # How often a change is tried again because someone else has changed the list meanwhile.
 _TRIES = 5
+# How far above the list that counts a broken one is taken for a later list of ours.
+_AHEAD = 1000
 
 AGAIN_FROM_COPY = "'jsbackup repair --from COPY' puts it back"
 """What to do about a broken one, after a semicolon."""
@@ -199,8 +202,7 @@ def change_readers(
     for _ in range(_TRIES):
         readers = load_readers(store, descriptor)
         listed = {key: sha256 for key, sha256 in {**readers.listed, **(add or {})}.items() if key not in remove}
-        newest = max((layout.readers_generation_of(key) or 0 for key in readers.lists), default=0)
-        key = layout.readers_key(newest + 1)
+        key = layout.readers_key(_next_generation(readers))
         document = encode_document({"format": FORMAT_VERSION, "required_features": [], "readers": listed}, key)
         try:
             store.put(key, sign_document(authority, descriptor.id, key, document))
@@ -209,6 +211,14 @@ def change_readers(
         remove_lists(store, readers.lists)
         return
     raise StoreError(f"{store.location}: the list of readers is changed by others all the time; try again")
+
+
+def _next_generation(readers: Readers) -> int:
+    """Return that of the next list: above the broken ones, but for forged ones that would use the numbers up."""
+    taken = [layout.readers_generation_of(key) or 0 for key in readers.lists]
+    most = readers.generation + _AHEAD if readers.list_key else max(taken, default=0)
+    newest = max((generation for generation in taken if generation <= most), default=0)
+    return next(generation for generation in count(newest + 1) if generation not in taken)
 
 
 def remove_lists(store: Store, keys: Collection[str]) -> None:

@@ -182,3 +182,19 @@ def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_lis
     assert check_readers(opened) == [Flaw(layout.readers_key(1), f"input/output error; {AGAIN_FROM_COPY}")]
     with pytest.raises(StoreError, match="input/output"):
         remove_reader(store, repository.descriptor, opened.secret, reader_id(mine))
+
+
+@pytest.mark.parametrize(
+    "forged", [[9_999_999_999], [2, 3, 9_999_999_999], [1_001], [10**9 * 9 + at for at in range(9)]]
+)
+def test_forged_lists_keep_nobody_from_removing_a_reader(forged: list[int]) -> None:
+    store = MemoryStore()
+    repository, new_keys, mine = make(store)
+    assert new_keys.secret is not None
+    for generation in forged:
+        store.put(layout.readers_key(generation), b"forged")
+    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
+    store.put(layout.readers_key(9_999_999_999), b"forged")
+    remove_reader(store, repository.descriptor, new_keys.secret, reader_id(theirs))
+    readers = examine_readers(store, repository.descriptor)
+    assert readers.whole == {mine} and readers.lists == (readers.list_key,) and readers.generation < 10_000
