@@ -227,8 +227,8 @@ def _rows_of(documents: Documents, key: str, *, lenient: bool) -> list[_Row]:
     """Return the rows of a record; if `lenient`, none of one that cannot be read."""
     try:
         return [_row(fields) for fields in _get(documents, key, MAX_RECORD_BYTES).each("found")]
-    except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
-        if not lenient:
+    except (IntegrityError, KeyUnavailable, UnsupportedError, StoreError) as error:
+        if not lenient or isinstance(error, ObjectNotFound):
             raise
         _log.info("ignored: %s", error.naming(key))
         return []

@@ -22,9 +22,11 @@ from jsbackup.repository.checks.ledger import (
     add_run,
     choose_portion,
     cover,
+    damage_on_record,
     read_damaged,
     read_findings,
     remember,
+    remember_damaged,
 )
 from jsbackup.repository.checks.verify import Level, Stocked, Verifier
 from jsbackup.repository.crypto.access import GivenKeys
@@ -503,3 +505,19 @@ def test_pages_of_streams_are_found_after_many_folders(store: MemoryStore, repos
     fresh = Repository.open(store)
     found, coverage = run(fresh, [fresh.manifest(backup) for backup in fresh.backups()], NOW)
     assert found == [] and coverage.checked_objects == coverage.objects > 90
+
+
+def test_a_record_of_damage_that_the_store_does_not_return_hides_no_other() -> None:
+    store, random = MemoryStore(), counter()
+    for number in (1, 2):
+        remember_damaged(Documents(store), {name(number): "f"}, now_seconds=NOW, tool="t", random=random)
+    (lost, _) = [info.key for info in store.list(layout.VERIFIED)]
+
+    def fail(operation: str, key: str) -> None:
+        if operation == "get_range" and key == lost:
+            raise StoreError("input/output error")
+
+    damaged = read_damaged(Documents(FaultStore(store, before=fail)))
+    assert len(damaged) == 1 and damaged.keys() < {name(1), name(2)}
+    with pytest.raises(StoreError):
+        damage_on_record(Documents(FaultStore(store, before=fail)))
