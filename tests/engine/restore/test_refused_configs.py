@@ -16,11 +16,13 @@ from jsbackup.engine.restore.target import refused_configs
 from jsbackup.planning.configs.features import lacking_for_stream
 from jsbackup.planning.configs.stream_config import against_config
 from jsbackup.planning.model import RestoreOptions, Target
+from jsbackup.planning.plan import Decision, Facts, judge, shape
 from jsbackup.planning.rules import Rule
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from tests.engine.restores import connection_to
 from tests.harness.api import call, connected
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
-from tests.planning.test_plan import plan, stream
+from tests.planning.test_plan import NOW, stream
 
 TARGET = Target((9,), True, {})
 BASE: dict[str, Any] = {"name": "E", "subjects": ["e.>"], "storage": "file"}
@@ -243,16 +245,23 @@ _RNG = random.Random(int(os.environ.get("JSBACKUP_TEST_SEED", "38")))
 CONFIGS += [_random_config(_RNG) for _ in range(300)]
 
 
+def _decided(entry: StreamBackup, target: Target = TARGET, **options: Any) -> Decision:
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.3"), BackupResult.COMPLETE, (entry,))
+    shapes = shape(manifest, target, RestoreOptions(**options))
+    return Decision(shapes, Facts(), judge(shapes, Facts()))
+
+
 async def _asked(url: str, configs: list[dict[str, Any]]) -> list[str]:
     """Return the reasons for which `refused_configs` refuses a stream with each configuration; "" if it does not."""
-    made = plan(stream("E"))
-    (action,) = made.actions
+    made = _decided(stream("E"))
+    (action,) = made.plan.actions
     reasons = []
     async with connect_jetstream(connection_to(url)) as js:
         for config in configs:
             asked = replace(action, config=config)
             findings = [*against_config(asked, config, TARGET, RestoreOptions())]
-            findings = findings or await refused_configs(js, replace(made, stages=((asked,),)))
+            asking = replace(made, plan=replace(made.plan, stages=((asked,),)))
+            findings = findings or [*(await refused_configs(js, asking)).facts.findings]
             reasons.append(findings[0].reason if findings else "")
     return reasons
 
@@ -310,11 +319,12 @@ def test_origins_that_are_there_now_are_not_compared() -> None:
 @pytest.mark.nats
 def test_what_the_plan_refuses_is_not_asked_about() -> None:
     async def work(url: str) -> None:
-        made = plan(stream("E", retention="other"), clustered=False, replicas=3)
-        assert [finding.rule for finding in made.refusals] == [Rule.SINGLE_SERVER]
+        made = _decided(stream("E", retention="other"), Target((9,), False, {}), replicas=3)
+        assert [finding.rule for finding in made.plan.refusals] == [Rule.SINGLE_SERVER]
         async with connect_jetstream(connection_to(url)) as js:
-            assert await refused_configs(js, made) == []
-            (finding,) = await refused_configs(js, replace(made, refusals=()))
+            assert await refused_configs(js, made) == made
+            asking = replace(made, plan=replace(made.plan, refusals=()))
+            (finding,) = (await refused_configs(js, asking)).facts.findings
         assert finding.rule is Rule.SERVER_REFUSES and "--exclude E" in finding.hint
 
     with NatsServer(NEWEST) as server:
