@@ -90,6 +90,15 @@ def test_every_awkward_stream_comes_over_and_again_in_place_of_itself(
     assert compare(before, seen(origin.url)) == []
 
 
+def test_a_preview_asks_the_target_about_configurations(nats_server: Starter) -> None:
+    origin, target = nats_server("2.15.1"), nats_server("2.14.6")
+    make_large(origin.url, messages=5)
+    for more in ((), ("--dry-run",)):
+        refused = clone(origin.url, target.url, "--set", "discard_new_per_subject=true", *more)
+        assert (refused.code, "the target refuses its configuration" in refused.out) == (15, True), refused.out
+    assert seen(target.url) == {}
+
+
 def test_a_stream_is_not_cloned_onto_itself_nor_over_another_unasked(nats_server: Starter) -> None:
     origin = nats_server("2.15.1")
     make_large(origin.url, messages=5)

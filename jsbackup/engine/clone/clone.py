@@ -343,6 +343,7 @@ async def preview_clone(
         target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
         decision = await _decide(origin, js, survey, options, target=target)
         decision = await not_allowed(js, decision, proofs=True)
+        decision = await refused_configs(js, decision)
         decision = decision.finding(await _sampled(origin, decision))
     return decision, survey.manifest.source
 

@@ -194,7 +194,7 @@ async def _ask_without_effect(js: JetStream, config: JsonObject) -> None:
 async def may_update(js: JetStream) -> bool:
     """Return whether STREAM.UPDATE is allowed."""
     try:
-        await _ask_without_effect(js, {"name": f"{_NOWHERE}-other"})
+        await _ask_without_effect(js, {"name": f"{_NOWHERE}-other", "max_bytes": 1})  # an account may require one
     except (NatsPermissionDenied, ApiError):
         return False
     return True

@@ -278,7 +278,8 @@ def questions_about(config: JsonObject) -> Iterator[JsonObject]:
         transforms += origin.get("subject_transforms") or []
     for transform in transforms:
         if transform.get("dest"):
-            yield {"name": config["name"], "mirror": {"name": _PROBE}, "republish": transform}
+            # An account may require a max_bytes.
+            yield {"name": config["name"], "mirror": {"name": _PROBE}, "republish": transform, "max_bytes": 1}
 
 
 def _under_another_name(origin: JsonObject) -> JsonObject:

@@ -329,3 +329,15 @@ def test_what_the_plan_refuses_is_not_asked_about() -> None:
 
     with NatsServer(NEWEST) as server:
         asyncio.run(work(server.url))
+
+
+@pytest.mark.nats
+def test_an_account_that_requires_max_bytes_is_asked_too() -> None:
+    """Nothing would be known otherwise, since such an account refuses what has none."""
+    transform = {"src": "x.*", "dest": "y.$1"}
+    right = {**BASE, "max_bytes": 1000, "subject_transform": transform}
+    wrong = [{**right, "max_age": 1}, {**right, "subject_transform": {**transform, "dest": "y.$2"}}]
+    accounts = "accounts { A { users: [{user: a, password: a}], jetstream { max_bytes_required: true } } }"
+    with NatsServer(NEWEST, config=f"{accounts}\nno_auth_user: a\n") as server:
+        found = asyncio.run(_asked(server.url, [right, *wrong]))
+        assert [bool(reason) for reason in found] == [False, True, True]
