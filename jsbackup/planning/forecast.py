@@ -54,13 +54,15 @@ _PART = (
 )
 
 
-def find_expiring(kept: KeptStream, config: JsonObject, now_ns: int, *, expired: int | None = None) -> Expiring:
+def find_expiring(
+    kept: KeptStream, config: JsonObject, now_ns: int, *, expired: int | None = None, live: bool = False
+) -> Expiring:
     """Return how many of the kept messages are older than the `max_age` of `config` at `now_ns` (0: unknown), which
-    are `expired` if they were counted.
+    are `expired` if they were counted. `live` ones are counted by no one before they are sent.
     """
     expiring = _older(kept, config.get("max_age") or 0, now_ns, expired)
     # A message that never expires has that in its headers. Filters may leave out just those that do.
-    return replace(expiring, least=0) if config.get("allow_msg_ttl") or not kept.exact else expiring
+    return replace(expiring, least=0) if config.get("allow_msg_ttl") or not (kept.exact or live) else expiring
 
 
 def _older(kept: KeptStream, max_age_ns: int, now_ns: int, expired: int | None) -> Expiring:

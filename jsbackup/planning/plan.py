@@ -366,7 +366,7 @@ def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, l
         had=kept.had,
         may_be_empty=options.allow_nothing or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
-        expiring=find_expiring(kept, config, target.now_ns, expired=facts.expired.get(entry.name)),
+        expiring=find_expiring(kept, config, target.now_ns, expired=facts.expired.get(entry.name), live=facts.live),
         outlived=facts.outlived.get(entry.name, Outlived()),
     )
     expiry = list(against_expiry(action, target, options, live=facts.live))

@@ -14,6 +14,8 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
+from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.reshape import Reshape
 from tests.planning.test_forecast import SECOND, segmented
 from tests.planning.test_plan import NEW, NOW, existing
 
@@ -165,4 +167,6 @@ def test_the_unit_is_asked_for_where_none_was_typed() -> None:
 def test_what_a_server_has_now_is_not_gone_by_its_own_max_age() -> None:
     for now in (15, 21, 31):
         assert refused(planned(ENTRY, now, held=100, live=True)) == []
-    assert refused(planned(ENTRY, 31, live=True, fields={"max_age": SECOND})) == [Rule.LIMIT_TRIMS]
+    for reshape in (Reshape(), Reshape(filters=Filters.parse({"subject": ["S.a"]}))):  # what it keeps is older, too
+        made = planned(ENTRY, 31, live=True, fields={"max_age": SECOND}, reshape=reshape, allow_nothing=True)
+        assert refused(made) == [Rule.LIMIT_TRIMS]
