@@ -194,7 +194,7 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
         subject = origin and origin.get("filter_subject")
         if subject and not is_pattern(subject):  # which servers only check when the stream is made
             reason = (
-                f"would copy from {origin['name']} with the filter_subject {subject[:80]!r}, which is not a subject"
+                f"would copy from {origin.get('name')} with the filter_subject {subject[:80]!r}, which is not a subject"
             )
             yield Finding(name, Rule.SERVER_REFUSES, reason, "Correct it with --set.")
     yield from _against_consumers(action, target, options.fields.keys())
