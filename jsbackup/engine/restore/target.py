@@ -154,13 +154,19 @@ async def refused_configs(js: JetStream, decision: Decision) -> Decision:
     subject. Here the two differ: a request that passes the check is refused for that, and cannot change a stream.
 
     Streams that the plan refuses are not asked about. Where the request is not allowed or not answered, nothing is
-    known: servers then refuse the restore of that stream.
+    known: servers then refuse the restore of that stream. A stream that would be deleted before that is not replaced by
+    one with another configuration.
     """
     plan = decision.plan
     refused = {finding.stream for finding in plan.refusals}
     actions = [action for action in plan.actions if action.entry.name not in refused and action.name != _NOWHERE]
-    if not actions or not await may_update(js):
+    if not actions:
         return decision
+    if not await may_update(js):
+        hint = f"Allow the user to publish to {js.prefix.subject('STREAM', 'UPDATE', '*')}, or restore it beside that."
+        unknown = "would replace a stream, and the target cannot be asked about its changed configuration"
+        changed = [action.entry.name for action in actions if action.replaces and action.changes]
+        return decision.finding(Finding(name, Rule.NOT_ALLOWED, unknown, hint) for name in changed)
     findings = await gather_some(_AT_ONCE, partial(_refused_config, js), actions)
     return decision.finding([finding for finding in findings if finding is not None])
 

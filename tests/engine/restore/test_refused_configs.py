@@ -15,14 +15,14 @@ from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.restore.target import refused_configs
 from jsbackup.planning.configs.features import lacking_for_stream
 from jsbackup.planning.configs.stream_config import against_config
-from jsbackup.planning.model import RestoreOptions, Target
+from jsbackup.planning.model import IfExists, RestoreOptions, Target
 from jsbackup.planning.plan import Decision, Facts, judge, shape
 from jsbackup.planning.rules import Rule
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from tests.engine.restores import connection_to
 from tests.harness.api import call, connected
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
-from tests.planning.test_plan import NOW, stream
+from tests.planning.test_plan import NOW, existing, stream
 
 TARGET = Target((9,), True, {})
 BASE: dict[str, Any] = {"name": "E", "subjects": ["e.>"], "storage": "file"}
@@ -341,3 +341,24 @@ def test_an_account_that_requires_max_bytes_is_asked_too() -> None:
     with NatsServer(NEWEST, config=f"{accounts}\nno_auth_user: a\n") as server:
         found = asyncio.run(_asked(server.url, [right, *wrong]))
         assert [bool(reason) for reason in found] == [False, True, True]
+
+
+@pytest.mark.nats
+def test_a_stream_is_not_replaced_by_one_that_the_target_may_refuse() -> None:
+    """The old stream is deleted before: then only a copy without subjects and consumers would be left."""
+    few = '{user: a, password: a, permissions: {publish: {deny: "$JS.API.STREAM.UPDATE.>"}}}'
+    accounts = f"accounts {{ A {{ users: [{few}], jetstream: enabled }} }}\nno_auth_user: a\n"
+    there = Target((9,), True, {"E": existing("E", "E.>")})
+    replacing: dict[str, Any] = {"if_exists": IfExists.REPLACE}
+
+    async def work(url: str) -> list[list[Rule]]:
+        made = [
+            _decided(stream("E"), fields={"no_ack": True}),
+            _decided(stream("E"), there, **replacing),
+            _decided(stream("E"), there, **replacing, fields={"no_ack": True}),
+        ]
+        async with connect_jetstream(connection_to(url)) as js:
+            return [[found.rule for found in (await refused_configs(js, one)).plan.refusals] for one in made]
+
+    with NatsServer(NEWEST, config=accounts) as server:
+        assert asyncio.run(work(server.url)) == [[], [], [Rule.NOT_ALLOWED]]
