@@ -184,7 +184,9 @@ def against_mirror(action: Action, origins: Mapping[str, PlannedOrigin]) -> Iter
 def with_cut_warning(action: Action, stored: Mapping[str, StreamBackup], cuts: Mapping[str, int]) -> Action:
     """Return the action with a warning about what was cut, if it is a mirror that was cut."""
     name = action.entry.name
-    if name in cuts and action.config.get("mirror") and action.reshape.cut.until is not None:
+    # A clone notes the ends of all copies, also where nothing follows them.
+    ahead = name in cuts and cuts[name] < state_to_restore(stored[name]).last_seq
+    if ahead and action.config.get("mirror") and action.reshape.cut.until is not None:
         return _about_cut(action, stored[name], cuts[name])
     return action
 

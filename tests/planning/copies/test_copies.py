@@ -130,6 +130,15 @@ def test_a_mirror_that_is_ahead_is_cut_and_so_is_its_mirror() -> None:
     assert not made.refusals
 
 
+def test_nothing_is_said_of_a_mirror_in_a_clone_that_ends_where_its_end_was_noted() -> None:
+    target, options = Target(NEW, False, {}), RestoreOptions()
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (ORIGIN, MIRROR))
+    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 10})))
+    assert not rules(copy_of(made, "M")) and copy_of(made, "M").reshape.cut.until == AtSequence(10)
+    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 8})))
+    assert rules(copy_of(made, "M")) == {Rule.MIRROR_CUT}
+
+
 def test_a_mirror_of_another_stream_that_is_shorter_is_refused() -> None:
     made = plan(MIRROR, there=(live("O", 4, created=LATER),))
     assert [refusal.rule for refusal in made.refusals] == [Rule.MIRROR_AHEAD]
