@@ -141,7 +141,7 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.KEYS,
             broken.key,
             broken.problem,
-            "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/.",
+            "'jsbackup repair --from COPY' brings back what is missing or damaged, as does a copy of the folder keys/.",
         )
     for backup in status.ahead:
         yield Breach(
