@@ -263,11 +263,14 @@ def _streams(draw: st.DrawFn, name: str) -> StreamBackup:
     incarnation = draw(st.integers(0, (1 << 32) - 1)).to_bytes(4, "big").hex()
     folder = layout.stream_folder(name, incarnation)
     segments = []
-    for _ in range(draw(st.integers(0, 2))):
-        first = draw(_positive)
-        last, digest = draw(st.integers(first, (1 << 63) - 1)), draw(_hex)
+    ends = sorted(
+        draw(st.sets(_positive, max_size=4))
+    )  # segments are in order, and have no more messages than sequences
+    for first, last in zip(ends[::2], ends[1::2], strict=False):
+        digest = draw(_hex)
         key = layout.segment_key(folder, first, last, digest)
-        counts = draw(_positive), draw(_positive), draw(_ns), draw(_ns), draw(_positive)
+        messages = draw(st.integers(1, last - first + 1))
+        counts = messages, draw(_positive), draw(_ns), draw(_ns), draw(_positive)
         gaps = draw(st.just("") | _hex.map(lambda digits: digits[:32]))
         segments.append(SegmentRef(key, first, last, *counts, draw(_hex), digest, draw(_digests), gaps))
     consumers = []
