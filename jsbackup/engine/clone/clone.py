@@ -283,9 +283,9 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         refuse_if_refused(decision.plan, *_CLONED)
         decision = await not_allowed(js, decision, proofs=False)
         refuse_if_refused(decision.plan, *_CLONED)
-        decision = await refused_configs(js, decision)
-        refuse_if_refused(decision.plan, *_CLONED)
         marking = await may_update(js)
+        decision = await refused_configs(js, decision, marking)
+        refuse_if_refused(decision.plan, *_CLONED)
     plan, target = decision.plan, decision.target
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))
@@ -343,7 +343,7 @@ async def preview_clone(
         target = replace(await look_at(js, now_ns()), round_trip_seconds=await js.link.rtt())
         decision = await _decide(origin, js, survey, options, target=target)
         decision = await not_allowed(js, decision, proofs=True)
-        decision = await refused_configs(js, decision)
+        decision = await refused_configs(js, decision, await may_update(js))
         decision = decision.finding(await _sampled(origin, decision))
     return decision, survey.manifest.source
 

@@ -90,7 +90,7 @@ async def preview_restore(
         decision = await _decide(js, repository, manifest, options, target=target)
         decision = await in_thread(counted, objects, decision)
         decision = await not_allowed(js, decision, proofs=True)
-        decision = await refused_configs(js, decision)
+        decision = await refused_configs(js, decision, await may_update(js))
     lost = await in_thread(missing_objects, objects, decision)
     return decision.finding([*lost, *await in_thread(locked_away, objects, decision.plan)])
 
@@ -198,7 +198,7 @@ async def _begin(
     refuse_if_refused(decision.plan)
     decision, marking = await asyncio.gather(not_allowed(js, decision, proofs=False), may_update(js))
     refuse_if_refused(decision.plan)
-    decision = await refused_configs(js, decision)
+    decision = await refused_configs(js, decision, marking)
     refuse_if_refused(decision.plan)
     return Prepared(decision, marking)
 

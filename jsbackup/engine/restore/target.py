@@ -145,9 +145,9 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 
 
-async def refused_configs(js: JetStream, decision: Decision) -> Decision:
+async def refused_configs(js: JetStream, decision: Decision, may_ask: bool) -> Decision:
     """Return the decision, with a refusal for each stream whose configuration the target's servers do not accept.
-    Nothing is changed.
+    Nothing is changed. `may_ask`: what `may_update` has returned.
 
     Server source: 2.10 to 2.15 check the configuration in a STREAM.UPDATE as they check that of a restore
     (`checkStreamCfg`, also against limits of their configuration file), and only then compare its name with that in the
@@ -160,9 +160,7 @@ async def refused_configs(js: JetStream, decision: Decision) -> Decision:
     plan = decision.plan
     refused = {finding.stream for finding in plan.refusals}
     actions = [action for action in plan.actions if action.entry.name not in refused and action.name != _NOWHERE]
-    if not actions:
-        return decision
-    if not await may_update(js):
+    if not may_ask:
         hint = f"Allow the user to publish to {js.prefix.subject('STREAM', 'UPDATE', '*')}, or restore it beside that."
         unknown = "would replace a stream, and the target cannot be asked about its changed configuration"
         changed = [action.entry.name for action in actions if action.replaces and action.changes]
@@ -186,8 +184,8 @@ async def _refused_config(js: JetStream, action: Action) -> Finding | None:
 
 
 async def _ask_without_effect(js: JetStream, config: JsonObject) -> None:
-    """Ask to update a stream with this configuration, on the subject of another name. Raises as `js.ask` if the
-    configuration is not accepted.
+    """Ask to update a stream with this configuration, on the subject of another name. Raises ApiError if the
+    configuration is not accepted, and NatsError.
     """
     request = api.stream_update(js.prefix, config)
     try:

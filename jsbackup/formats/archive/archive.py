@@ -28,7 +28,7 @@ from jsbackup.formats.archive.archive_items import (
 from jsbackup.formats.archive.tar import TAR_BLOCK_BYTES, header_name
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
 from jsbackup.formats.s2 import S2Decoder, S2Encoder
-from jsbackup.formats.varints import uvarint
+from jsbackup.formats.varints import append_uvarint, uvarint
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.server_state import (
     MAX_SEQUENCE,
@@ -374,8 +374,5 @@ def _json_entry(name: str, value: JsonObject) -> bytes:
     encoded = name.encode()
     head = bytearray()
     for number in (len(encoded), 0, 0, 0, len(content)):
-        while number > 0x7F:
-            head.append(number & 0x7F | 0x80)
-            number >>= 7
-        head.append(number)
+        append_uvarint(head, number)
     return bytes(head) + encoded + content

@@ -52,11 +52,11 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
-from jsbackup.formats.archive import archive_v1_writer as sources_db
 from jsbackup.formats.archive.archive_items import asset_name_is_sound, refuse_too_large
 from jsbackup.formats.archive.consumer_state import encode_state
 from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
 from jsbackup.formats.batch import Columns, columns_from_batch
+from jsbackup.formats.varints import append_uvarint, zigzag
 from jsbackup.strict_json import write_json
 
 if TYPE_CHECKING:
@@ -155,28 +155,28 @@ class IndexWriter:
             (with_messages[0].first_seq, with_messages[0].first_ns) if with_messages else (end.first_seq, 0)
         )
         out = bytearray((11, self._version))
-        _unsigned(out, sum(block.messages for block in with_messages))
-        _unsigned(out, sum(block.bytes for block in with_messages))
-        _unsigned(out, first_seq)
+        append_uvarint(out, sum(block.messages for block in with_messages))
+        append_uvarint(out, sum(block.bytes for block in with_messages))
+        append_uvarint(out, first_seq)
         _signed(out, first_ns)
-        _unsigned(out, end.last_seq)
+        append_uvarint(out, end.last_seq)
         _signed(out, end.last_ns)
-        _unsigned(out, len(self._subjects))
+        append_uvarint(out, len(self._subjects))
         for name, subject in self._subjects.items():
             encoded = name.encode()
-            _unsigned(out, len(encoded))
+            append_uvarint(out, len(encoded))
             out += encoded
-            _unsigned(out, subject.messages)
-            _unsigned(out, subject.first_block)
+            append_uvarint(out, subject.messages)
+            append_uvarint(out, subject.first_block)
             if subject.messages > 1:
-                _unsigned(out, subject.last_block)
+                append_uvarint(out, subject.last_block)
         # An empty first block makes the server write its own index soon. Otherwise an encrypted server keeps ours,
         # which is plaintext, and rebuilds everything at its next start.
         blocks = [_Block(0, first_seq=1), *self._blocks]
-        _unsigned(out, len(blocks))
+        append_uvarint(out, len(blocks))
         for block in blocks:
             self._encode_block(out, block, first_ns)
-        _unsigned(out, end.index)
+        append_uvarint(out, end.index)
         out += last_checksum
         hasher = kernels.HighwayHash(self._key)
         hasher.update(out)
@@ -222,15 +222,15 @@ class IndexWriter:
         self._blocks.clear()
 
     def _encode_block(self, out: bytearray, block: _Block, base_ns: int) -> None:
-        _unsigned(out, block.index)
-        _unsigned(out, block.bytes)
-        _unsigned(out, block.first_seq)
+        append_uvarint(out, block.index)
+        append_uvarint(out, block.bytes)
+        append_uvarint(out, block.first_seq)
         _signed(out, block.first_ns - base_ns)
-        _unsigned(out, block.last_seq)
+        append_uvarint(out, block.last_seq)
         _signed(out, block.last_ns - base_ns)
-        _unsigned(out, block.deleted)
+        append_uvarint(out, block.deleted)
         for _ in range(self._version - 1):
-            _unsigned(out, block.messages)
+            append_uvarint(out, block.messages)
         if block.deleted:
             out += bytes((22, 2))
             out += len(block.nodes).to_bytes(4, "little")
@@ -268,17 +268,9 @@ def _counted(subjects: pa.ChunkedArray) -> Iterable[tuple[str, int]]:
     return zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
 
 
-def _unsigned(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
 def _signed(out: bytearray, value: int) -> None:
     """Append it modulo 2^64, as the server adds and subtracts times."""
-    value = (value + (1 << 63) & _U64) - (1 << 63)
-    _unsigned(out, value << 1 if value >= 0 else (-value << 1) - 1)
+    append_uvarint(out, zigzag((value + (1 << 63) & _U64) - (1 << 63)))
 
 
 NAME = "sources.db"
@@ -286,22 +278,19 @@ NAME = "sources.db"
 
 def encode_sources(last_seq: int, sources: Iterable[tuple[str, int, str]]) -> bytes:
     """Return the file for a stream that ends at `last_seq`: key, sequence and identity ("" for any) of each source."""
-    entries = [_text(key) + _uvarint(sequence) + _text(identity) for key, sequence, identity in sources]
-    return b"".join([pack("<BQQ", 1, len(entries), last_seq + 1), *entries])
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogateescape")
-    return _uvarint(len(data)) + data
-
-
-def _uvarint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
+    entries = list(sources)
+    out = bytearray(pack("<BQQ", 1, len(entries), last_seq + 1))
+    for key, sequence, identity in entries:
+        _text(out, key)
+        append_uvarint(out, sequence)
+        _text(out, identity)
     return bytes(out)
+
+
+def _text(out: bytearray, text: str) -> None:
+    data = text.encode("utf-8", "surrogateescape")
+    append_uvarint(out, len(data))
+    out += data
 
 
 # The size of a server's blocks, unless one message is larger.
@@ -403,7 +392,7 @@ class ArchiveV1Writer:
         if index is not None:
             out += _member("msgs/index.db", [index])
         if self._sources:
-            out += _member(sources_db.NAME, [sources_db.encode_sources(self._end_seq, self._sources)])
+            out += _member(NAME, [encode_sources(self._end_seq, self._sources)])
         for consumer in self._consumers:
             folder = f"obs/{consumer.name}/"
             meta: JsonObject = {**consumer.config, "Name": consumer.name}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.s2 import MAX_BLOCK_BYTES, checksum_of
+from jsbackup.formats.varints import append_uvarint
 
 __all__ = ["MAX_PLAIN_BYTES", "ByteFlaw", "PlainBlock", "decode_block"]
 
@@ -90,10 +91,7 @@ def _stream_start(data: bytes) -> int | None:
 def _head(size: int) -> bytes:
     """Return what is before the S2 stream of a content of this size."""
     head = bytearray(_MARK)
-    while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
+    append_uvarint(head, size)
     return bytes(head)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.restore.target import refused_configs
+from jsbackup.engine.restore.target import may_update, refused_configs
 from jsbackup.planning.configs.features import lacking_for_stream
 from jsbackup.planning.configs.stream_config import against_config
 from jsbackup.planning.model import IfExists, RestoreOptions, Target
@@ -261,7 +261,7 @@ async def _asked(url: str, configs: list[dict[str, Any]]) -> list[str]:
             asked = replace(action, config=config)
             findings = [*against_config(asked, config, TARGET, RestoreOptions())]
             asking = replace(made, plan=replace(made.plan, stages=((asked,),)))
-            findings = findings or [*(await refused_configs(js, asking)).facts.findings]
+            findings = findings or [*(await refused_configs(js, asking, await may_update(js))).facts.findings]
             reasons.append(findings[0].reason if findings else "")
     return reasons
 
@@ -322,9 +322,9 @@ def test_what_the_plan_refuses_is_not_asked_about() -> None:
         made = _decided(stream("E", retention="other"), Target((9,), False, {}), replicas=3)
         assert [finding.rule for finding in made.plan.refusals] == [Rule.SINGLE_SERVER]
         async with connect_jetstream(connection_to(url)) as js:
-            assert await refused_configs(js, made) == made
+            assert await refused_configs(js, made, await may_update(js)) == made
             asking = replace(made, plan=replace(made.plan, refusals=()))
-            (finding,) = (await refused_configs(js, asking)).facts.findings
+            (finding,) = (await refused_configs(js, asking, await may_update(js))).facts.findings
         assert finding.rule is Rule.SERVER_REFUSES and "--exclude E" in finding.hint
 
     with NatsServer(NEWEST) as server:
@@ -358,7 +358,10 @@ def test_a_stream_is_not_replaced_by_one_that_the_target_may_refuse() -> None:
             _decided(stream("E"), there, **replacing, fields={"no_ack": True}),
         ]
         async with connect_jetstream(connection_to(url)) as js:
-            return [[found.rule for found in (await refused_configs(js, one)).plan.refusals] for one in made]
+            return [
+                [found.rule for found in (await refused_configs(js, one, await may_update(js))).plan.refusals]
+                for one in made
+            ]
 
     with NatsServer(NEWEST, config=accounts) as server:
         assert asyncio.run(work(server.url)) == [[], [], [Rule.NOT_ALLOWED]]
