@@ -54,6 +54,13 @@ def _newest() -> str:
 # message ids from an archive v2. So what takes long is tried on the newest of each minor version.
 NEWEST = _newest()
 MINORS = (*VERSIONS[:-2], NEWEST)
+ENDS = (VERSIONS[0], NEWEST)  # archive v1 and v2; with the fewest features and with all
+
+# From which version to which: each from and to the oldest and the newest. `./scripts/test explore` takes all pairs.
+EXPLORE = os.environ.get("JSBACKUP_TEST_PROFILE") == "explore"
+PAIRS = tuple(
+    (source, target) for source in VERSIONS for target in VERSIONS if EXPLORE or not {source, target}.isdisjoint(ENDS)
+)
 
 # Below Linux's ephemeral range (32768-60999): no outgoing connection can take a claimed port between stop and restart.
 _PORTS = range(14000, 32000)
