@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import s3_models, turns, warm
+from tests.harness import s3_models, warm
 from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
 
-# The same examples in every run: random ones only where JSBACKUP_TEST_PROFILE is "explore". Examples take their time on
-# a machine that is busy: no test is about that.
+# The same examples in every run. Random ones only in `./scripts/test explore`: see `_explores`. They take their time
+# on a machine that is busy: no test is about that.
 _PROFILE = os.environ.get("JSBACKUP_TEST_PROFILE", "same")
 _FAST = _PROFILE == "fast"  # `./scripts/test fast`
 _FAST_EXAMPLES = 6
-settings.register_profile("same", deadline=None, derandomize=True, database=None)
+settings.register_profile("same", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.register_profile("fast", settings.get_profile("same"), max_examples=_FAST_EXAMPLES)
-settings.register_profile("explore", deadline=None, print_blob=True)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile(_PROFILE)
 
 
@@ -53,7 +53,7 @@ if _FAST:
 warm.install()
 s3_models.keep_models()
 
-# Some twelve thousand tests are collected in each process, and stay. Looking through them took a third of the time of
+# Some thousands of tests are collected in each process, and stay. Looking through them took a third of the time of
 # collecting them, and as much again later.
 gc.disable()
 
@@ -68,19 +68,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nats)
+        if _explores(item):
+            item.add_marker(pytest.mark.explore)
         if item.get_closest_marker("xdist_group") is None and (name := "s3" if _in_s3(item) else _together(item)):
             item.add_marker(pytest.mark.xdist_group(name))
-    if (turn := turns.this_turn()) is not None:
-        _leave_to_other_turns(config, items, turn)
     yield
     if config.getoption("loadgroup", default=False):  # set by pytest-xdist in its processes
         _sort_longest_first(items)
-
-
-def _leave_to_other_turns(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
-    others = turns.not_due((item.nodeid for item in items if item.get_closest_marker("by_turns")), turn)
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
-    items[:] = [item for item in items if item.nodeid not in others]
 
 
 def _sort_longest_first(items: list[pytest.Item]) -> None:
@@ -90,6 +84,11 @@ def _sort_longest_first(items: list[pytest.Item]) -> None:
     sizes, ranks = Counter(groups), {name: rank for rank, name in enumerate(_LONGEST)}
     order = sorted(range(len(items)), key=lambda at: (ranks.get(groups[at], len(ranks)), -sizes[groups[at]]))
     items[:] = [items[at] for at in order]
+
+
+def _explores(item: pytest.Item) -> bool:
+    """Tests whose examples or operations are drawn: other ones find other faults."""
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or "fuzz" in item.path.parts
 
 
 def _in_s3(item: pytest.Item) -> bool:
