@@ -51,11 +51,11 @@ _INCOMPLETE = IncompleteError.exit_code
 
 def combined(codes: Iterable[int], *, first: Iterable[int] = (), mixed: int = JsBackupError.exit_code) -> int:
     """Return the code for parts with these codes, as in the table above; `mixed` if they failed with different ones."""
-    found = set(codes)
-    failed = found - {0}
+    distinct = set(codes)
+    failed = distinct - {0}
     if (leading := next((code for code in first if code in failed), 0)) or not failed:
         return leading
-    if found & {0, _INCOMPLETE}:
+    if distinct & {0, _INCOMPLETE}:
         return _INCOMPLETE
     return failed.pop() if len(failed) == 1 else mixed
 
@@ -66,9 +66,9 @@ def first_of(codes: Iterable[int], *order: int) -> int:
     return next((code for code in order if code in failed), next(iter(failed), 0))
 
 
-def damage(found: object) -> int:
+def damage(problems: object) -> int:
     """Return the code of a command that looks at what is stored: `DAMAGE` if it has found any, else 0."""
-    return DAMAGE if found else 0
+    return DAMAGE if problems else 0
 
 
 def unreadable(errors: Iterable[JsBackupError]) -> int:

@@ -38,7 +38,7 @@ def all_failed(errors: Sequence[JsBackupError], done: str = "committed") -> JsBa
         return first
     kind: type[JsBackupError] = JsBackupError
     if len({error.exit_code for error in errors}) == 1:
-        kind = next(one for one in type(first).__mro__ if "exit_code" in vars(one))
+        kind = next(base for base in type(first).__mro__ if "exit_code" in vars(base))
     return kind(f"all {len(errors)} streams failed, nothing was {done}; first: {first.message}", hint=first.hint)
 
 

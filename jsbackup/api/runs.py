@@ -240,7 +240,7 @@ class PlannedRestore(_Planned):
         """Raise what a restore would raise: PlanRefused or TargetConflict, or IncompleteError for missing streams."""
         refuse_if_refused(self._plan)
         if self.missing:
-            sentences = in_sentences((one.stream, one.reason) for one in self.missing)
+            sentences = in_sentences((miss.stream, miss.reason) for miss in self.missing)
             raise IncompleteError("; ".join(sentences), result=self)
 
 
@@ -324,7 +324,9 @@ def _restore(
             raise all_failed([failure.error for failure in report.failures], "verified" if usable else "restored")
         if report.code:
             lacking = in_sentences((failure.name, failure.error.message) for failure in report.failures)
-            lacking += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
+            lacking += in_sentences(
+                (problem.stream, problem.reason) for problem in (*report.plan.missing, *report.plan.skipped)
+            )
             for stream in report.streams:
                 if stream.lost or stream.incomplete:
                     lacks = (
@@ -421,7 +423,7 @@ def _search(
 
 
 def _warnings(made: RestorePlan) -> tuple[Finding, ...]:
-    return (*made.warnings, *(found for action in made.actions for found in action.warnings))
+    return (*made.warnings, *(finding for action in made.actions for finding in action.warnings))
 
 
 # --- put-backs ---
@@ -484,7 +486,7 @@ def _put_back(
     """
     repository, chosen = repository_of(source), chosen_by("put_back", subject, conditions, MessageConditions)
     given = [sequences] if isinstance(sequences, int) else sequences
-    ranges = tuple((one, one) if isinstance(one, int) else (one[0], one[1]) for one in given)
+    ranges = tuple((span, span) if isinstance(span, int) else (span[0], span[1]) for span in given)
     for first, last in ranges:
         if not 0 < first <= last < 1 << 63:
             raise UsageError(f"sequences: not a range: {first} to {last}")

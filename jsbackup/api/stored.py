@@ -175,13 +175,13 @@ class BackupRepository:
         for warning in inventory.warnings:
             _log.warning("%s", warning)
         rules, origins = _tag_rules(tags), _origins(origin)
-        found = {
+        listed = {
             summary.id: Backup(self, summary.id, summary)
             for summary in inventory.summaries
             if counts(summary, rules, origins)
         }
-        found |= {one.id: Backup(self, one.id) for one in inventory.unreadable}
-        return [found[name] for name in sorted(found)]
+        listed |= {broken.id: Backup(self, broken.id) for broken in inventory.unreadable}
+        return [listed[name] for name in sorted(listed)]
 
     def latest(
         self,
@@ -350,18 +350,18 @@ class Backup:
     @property
     def skipped(self) -> dict[str, str]:
         """Streams that should be in it and are not, with the reasons."""
-        return {one.name: one.reason for one in self._manifest.skipped}
+        return {skip.name: skip.reason for skip in self._manifest.skipped}
 
     def __getitem__(self, stream: str) -> Stream:
         """Return the stream with this name. Raises UsageError if there is none."""
-        found = self._streams.get(stream)
-        if found is None:
+        stream_backup = self._streams.get(stream)
+        if stream_backup is None:
             reason = self.skipped.get(stream)
             raise UsageError(
                 f"backup {self.id} has no stream {stream}" + (f": {reason}" if reason else ""),
                 hint=nearest(stream, sorted(self._streams)),
             )
-        return found
+        return stream_backup
 
     def __contains__(self, stream: object) -> bool:
         return stream in self._streams
@@ -552,10 +552,10 @@ class Stream:
         """
         edge, bucket = edge_of(at), self._bucket
         listed = bucket.keys(edge, pattern)
-        found = {state.key: state.revision for state in listed.keys}
+        revisions = {state.key: state.revision for state in listed.keys}
         if not listed.certain:
-            raise bucket.incomplete(listed, edge, found)
-        return found
+            raise bucket.incomplete(listed, edge, revisions)
+        return revisions
 
     def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
         """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
@@ -649,7 +649,7 @@ def _with_text(batch: MessageBatch, schema: Any) -> MessageBatch:
     """Return a batch with subjects as text."""
     if batch.schema == schema:
         return batch
-    texts = [one.decode(errors="backslashreplace") for one in batch.column("subject").to_pylist()]
+    texts = [subject.decode(errors="backslashreplace") for subject in batch.column("subject").to_pylist()]
     return batch.set_column(batch.schema.get_field_index("subject"), "subject", pa.array(texts, pa.string())).cast(
         schema
     )

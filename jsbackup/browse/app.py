@@ -161,9 +161,9 @@ class AppPages(Pages):
         return self.page(request, "error.html", error.status_code, error=nothing)
 
 
-def _matches(one: BackupSummary, search: str) -> bool:
-    words = (one.id, one.created, one.result, one.cluster, one.account, one.account_name or "")
-    text = "\n".join((*words, *one.tags, *one.tags.values())).lower()
+def _matches(summary: BackupSummary, search: str) -> bool:
+    words = (summary.id, summary.created, summary.result, summary.cluster, summary.account, summary.account_name or "")
+    text = "\n".join((*words, *summary.tags, *summary.tags.values())).lower()
     return all(part in text for part in search.lower().split())
 
 

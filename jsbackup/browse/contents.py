@@ -69,7 +69,7 @@ class ContentPages(Pages):
         size = sort if sort in ("bytes", "messages") else ""
         streams = sorted(
             (stream for stream in manifest.streams if search.lower() in stream.name.lower()),
-            key=lambda one: (-getattr(one.captured, size) if size else 0, one.name),
+            key=lambda stream: (-getattr(stream.captured, size) if size else 0, stream.name),
         )
         return self.page(
             request,
@@ -205,7 +205,7 @@ class ContentPages(Pages):
             manifest=bucket.manifest,
             stream=bucket.stream,
             bucket=bucket,
-            keys=[(one, values.get(one.revision)) for one in shown],
+            keys=[(state, values.get(state.revision)) for state in shown],
             matching=len(listed.keys),
             unknown=listed.unknown[:_UNKNOWN],
             more_unknown=max(0, len(listed.unknown) - _UNKNOWN),
@@ -263,9 +263,9 @@ class ContentPages(Pages):
         key, revision = check_bucket_key(query.needed("key")), query.number("revision")
         with self._library.reading():
             revisions = bucket.newest_revisions(key, _REVISIONS)
-        for one in revisions:
-            if one.revision == revision and one.operation is KeyOperation.PUT:
-                return _attachment(f"{key}-{revision}", [one.value], len(one.value))
+        for revised in revisions:
+            if revised.revision == revision and revised.operation is KeyOperation.PUT:
+                return _attachment(f"{key}-{revision}", [revised.value], len(revised.value))
         raise UsageError(f"key {key} has no value at revision {revision}")
 
     def files(self, request: Request) -> Response:
@@ -361,7 +361,7 @@ class ComparisonPages(Pages):
                 with self._library.counting():
                     diff = diff_stream(objects, old, new, NullProgress(), consumers=True, named=_EXAMPLES)
                     if _bucket_kind(new) == "bucket" and old.digest != new.digest:
-                        sides = [(side, with_messages(side, one)) for side, one in ((a, old), (b, new))]
+                        sides = [(side, with_messages(side, text)) for side, text in ((a, old), (b, new))]
                         keys = key_differences(*(_listed_keys(KeyValueBucket(objects, *side)).keys for side in sides))
             except JsBackupError as error:
                 problem = error
@@ -411,7 +411,7 @@ class ComparisonPages(Pages):
                 except JsBackupError as error:
                     shown.append((None, f"{error.message}."))
         lines = marked(*("" if payload is None else payload.text for payload, _ in shown))
-        sides = [(side, *one, marks) for side, one, marks in zip((a, b), shown, lines, strict=True)]
+        sides = [(side, *sides_of_line, marks) for side, sides_of_line, marks in zip((a, b), shown, lines, strict=True)]
         return self.page(request, "compare_values.html", a=a, b=b, name=name, title=title, sides=sides)
 
     def _sides(self, query: Query) -> tuple[Manifest, Manifest]:
@@ -423,8 +423,8 @@ def _difference(old: StreamBackup | None, new: StreamBackup | None) -> str:
     if old is None or new is None:
         return "only in B" if old is None else "only in A"
     formats = {old.archive_format, new.archive_format}
-    messages = [(one.digest, one.captured.messages, one.opaque) for one in (old, new)]
-    consumers = [[(c.name, c.config, c.state, c.pending) for c in one.consumers] for one in (old, new)]
+    messages = [(stream.digest, stream.captured.messages, stream.opaque) for stream in (old, new)]
+    consumers = [[(c.name, c.config, c.state, c.pending) for c in stream.consumers] for stream in (old, new)]
     differs = {
         "one has the configuration only": ArchiveFormat.CONFIG in formats and len(formats) > 1,
         "messages": ArchiveFormat.CONFIG not in formats and messages[0] != messages[1],

@@ -96,7 +96,7 @@ class Guard:
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="utf-8", errors="surrogateescape")
         typed = next((value for name, value in given if name == _TOKEN), None)
         if typed is not None and (_same(self._token, typed) or self._takes(typed)):
-            return self._welcome(scope["path"], [one for one in given if one[0] != _TOKEN])
+            return self._welcome(scope["path"], [header for header in given if header[0] != _TOKEN])
         if not set(headers.getlist("sec-fetch-site")) <= _OWN_REQUESTS:
             return PlainTextResponse("Another page has led here: open the address yourself.\n", 403)
         cookies = self._cookies(headers.getlist("cookie"))
@@ -106,13 +106,13 @@ class Guard:
 
     def ticket(self) -> str:
         """Return a token for a command line that others may see: it opens the pages once, within a minute."""
-        found = new_token()
-        self._tickets[found] = time.monotonic() + _TICKET_SECONDS
-        return found
+        token = new_token()
+        self._tickets[token] = time.monotonic() + _TICKET_SECONDS
+        return token
 
     def _takes(self, given: str) -> bool:
-        found = next((ticket for ticket in list(self._tickets) if _same(ticket, given)), "")
-        return time.monotonic() < self._tickets.pop(found, 0.0)
+        match = next((ticket for ticket in list(self._tickets) if _same(ticket, given)), "")
+        return time.monotonic() < self._tickets.pop(match, 0.0)
 
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
         """Give the cookie, and lead to the address without the token.
@@ -131,7 +131,7 @@ class Guard:
         return answer
 
     def _cookies(self, lines: Collection[str]) -> list[str]:
-        found = []
+        cookies = []
         for line in lines:
             for part in line.split(";"):
                 try:
@@ -139,8 +139,8 @@ class Guard:
                 except CookieError:  # of another server of this machine
                     continue
                 if self._cookie in read:
-                    found.append(read[self._cookie].value)
-        return found
+                    cookies.append(read[self._cookie].value)
+        return cookies
 
     def _is_ours(self, hosts: Collection[str]) -> bool:
         if len(hosts) != 1:

@@ -131,15 +131,15 @@ class Library:
                 self._status = None
             raise UsageError(f"no such backup: {backup} was forgotten", hint="See the list of those there are.")
         try:
-            found = self.repository.find(backup)
+            manifest = self.repository.find(backup)
         except JsBackupError:
             self.repository.check_there()
             raise
         with self._lock:
-            self._manifests[found.id] = found
+            self._manifests[manifest.id] = manifest
             while len(self._manifests) > _MANIFESTS:
                 self._manifests.popitem(last=False)
-        return found
+        return manifest
 
     @contextmanager
     def counting(self) -> Iterator[None]:

@@ -56,10 +56,10 @@ def _age(moment: str, now: int | str) -> str:
     return span(seconds) if seconds >= 0 else "in the future"
 
 
-def _source(one: BackupSummary) -> str:
-    if one.imported is not None:
+def _source(summary: BackupSummary) -> str:
+    if summary.imported is not None:
         return "import"
-    return origin_of(one).short if one.transformed is None else "changed copy"
+    return origin_of(summary).short if summary.transformed is None else "changed copy"
 
 
 def key_figures(status: RepositoryStatus, breaches: Sequence[Breach], expiry: Tile) -> list[Tile]:
@@ -77,7 +77,7 @@ def _age_and_point(status: RepositoryStatus, rules: Collection[str]) -> list[Til
         return [none, Tile(point, "unknown", "There is no complete backup.", "bad")]
     bad = {"no-backup", "backup-age", "incomplete-backup", "empty-backup"} & set(rules)
     complete = next(line.complete for line in status.lines if newest in line.complete)
-    moments = [*(parse_time(one.created) for one in complete[-_GAPS:]), status.now_ns]
+    moments = [*(parse_time(summary.created) for summary in complete[-_GAPS:]), status.now_ns]
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     note = f"longest gap of the last {len(gaps)}" if len(gaps) > 1 else "since the only backup"
     return [
@@ -131,7 +131,7 @@ def next_removal(
         for entry in inventory.entries[-1:]
     ]
     later = decide(replace(inventory, entries=(*inventory.entries, *following)), now_ns=now_ns + 2).removed
-    names = [one.backup for one in later if one.backup != "next"]
+    names = [removal.backup for removal in later if removal.backup != "next"]
     if names:
         return Tile(name, "at the next backup", in_short(names, most=1))
     return Tile(name, "not soon", "The next backup replaces none.")

@@ -239,7 +239,7 @@ def _rank(layers: Sequence[ConnectionOptions], *names: str) -> int | None:
 
 def has_login(server: str) -> bool:
     """Return whether one of these URLs has a login or a token in it. Raises UsageError."""
-    return any(one.login or one.token for one in _servers(server))
+    return any(url.login or url.token for url in _servers(server))
 
 
 def _servers(text: str) -> tuple[Server, ...]:

@@ -76,13 +76,13 @@ class ConfigFile:
         """Return the profiles that are meant by names and globs, each once, and whether a glob was among them. A glob
         takes them in alphabetical order. Raises UsageError for one that matches none; a name need not exist.
         """
-        found: dict[str, None] = {}
+        chosen: dict[str, None] = {}
         for name in names:
             matching = fnmatch.filter(sorted(self.profiles), name)
             if _GLOB.search(name) and not matching:
                 self.profile(name)  # says which there are
-            found |= dict.fromkeys(matching or [name])
-        return tuple(found), any(map(_GLOB.search, names))
+            chosen |= dict.fromkeys(matching or [name])
+        return tuple(chosen), any(map(_GLOB.search, names))
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:

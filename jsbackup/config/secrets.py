@@ -350,14 +350,14 @@ def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> 
     scheme, rest = _split(reference)
     if scheme in ("env", *_BY_PROGRAM):
         rest = expand_variables_of(rest, environ, f"{scheme}:// reference")
-    found = _by_scheme(scheme, rest, what, environ)
-    return read_file(expand_path(reference, environ), what) if found is None else found
+    secret = _by_scheme(scheme, rest, what, environ)
+    return read_file(expand_path(reference, environ), what) if secret is None else secret
 
 
 def resolve_secret(reference: str, what: str, environ: Mapping[str, str]) -> Secret:
     """Return a referenced password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
-    found = _by_scheme(*_split(reference), what, environ)
-    return Secret(reference if found is None else found.rstrip("\r\n"))
+    secret = _by_scheme(*_split(reference), what, environ)
+    return Secret(reference if secret is None else secret.rstrip("\r\n"))
 
 
 def nsc_profile(path: str, what: str, environ: Mapping[str, str]) -> tuple[str, str]:

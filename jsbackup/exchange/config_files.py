@@ -218,11 +218,11 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
         UsageError: a file is not a valid config.
         StoreError: a file cannot be read.
     """
-    found, streams = ConfigSet(), {}
+    configs, streams = ConfigSet(), {}
     with root.folder(STREAMS_FOLDER) as folder:
         for file in _files(folder):
             name, config = _config(folder, file)
-            found.add_stream(folder.path_of(file), config)
+            configs.add_stream(folder.path_of(file), config)
             streams[file.removesuffix(_SUFFIX)] = name
     if CONSUMERS_FOLDER in root.entries():
         with root.folder(CONSUMERS_FOLDER) as folder:
@@ -232,8 +232,8 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
                         missing = f"{STREAMS_FOLDER}/{printable_name(stream)}{_SUFFIX} is missing"
                         raise UsageError(f"{files.where} has consumers of no stream: {missing}")
                     for file in _files(files):
-                        found.add_consumer(files.path_of(file), streams[stream], *_config(files, file))
-    return found.streams()
+                        configs.add_consumer(files.path_of(file), streams[stream], *_config(files, file))
+    return configs.streams()
 
 
 def _is_shown(name: str) -> bool:
@@ -286,7 +286,7 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
         configs: list[Any] = [stream.get("config") if isinstance(stream, dict) else None for stream in streams]
     else:
         configs = [document.get("config", document)]
-    found: dict[str, JsonObject] = {}
+    printed: dict[str, JsonObject] = {}
     for config in configs:
         name = config.get("name") if isinstance(config, dict) else None
         if not isinstance(name, str) or not asset_name_is_sound(name):
@@ -294,10 +294,10 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
                 f"{shown} has no configuration of a stream",
                 hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
             )
-        if name in found:
+        if name in printed:
             raise UsageError(f"{shown} has two configurations of stream {name}")
-        found[name] = config
-    return found
+        printed[name] = config
+    return printed
 
 
 def read_configs_of(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
@@ -307,10 +307,10 @@ def read_configs_of(files: Sequence[Path], streams: Sequence[str]) -> dict[str, 
     """
     by_name: dict[str, JsonObject] = {}
     for file in files:
-        found = read_printed_configs(file)
-        if twice := found.keys() & by_name.keys():
+        configs = read_printed_configs(file)
+        if twice := configs.keys() & by_name.keys():
             raise UsageError(f"there are two configurations of stream {min(twice)}")
-        by_name |= found
+        by_name |= configs
     if len(by_name) == len(streams) == 1:
         return dict(zip(streams, by_name.values(), strict=True))
     if files and not by_name.keys() & set(streams):

@@ -226,26 +226,26 @@ def change_streams(
     """
     results = [
         (
-            one,
-            survey(objects, one.entry, one.reshaped.messages, secret)
-            if one.entry.archive_format.has_messages and one.works
-            else KeptStream(one.entry, had=one.entry.captured.messages),
+            stream,
+            survey(objects, stream.entry, stream.reshaped.messages, secret)
+            if stream.entry.archive_format.has_messages and stream.works
+            else KeptStream(stream.entry, had=stream.entry.captured.messages),
         )
-        for one in planned
+        for stream in planned
     ]
     refuse_results(backup, options, results, "exported")
-    return [_changed(objects, one, kept, options, secret=secret) for one, kept in results]
+    return [_changed(objects, stream, kept, options, secret=secret) for stream, kept in results]
 
 
 def _changed(
-    objects: Objects, one: PlannedStream, kept: KeptStream, options: ChangeOptions, *, secret: bytes
+    objects: Objects, stream: PlannedStream, kept: KeptStream, options: ChangeOptions, *, secret: bytes
 ) -> StreamBackup | ChangedStream:
-    if one.entry.archive_format is ArchiveFormat.OPAQUE or not (one.works or one.renamed):
-        return one.entry
-    notes = [finding.reason for finding in about_changed(one, kept, options)]
-    before = {consumer.name: consumer.reason for consumer in one.entry.consumers}
+    if stream.entry.archive_format is ArchiveFormat.OPAQUE or not (stream.works or stream.renamed):
+        return stream.entry
+    notes = [finding.reason for finding in about_changed(stream, kept, options)]
+    before = {consumer.name: consumer.reason for consumer in stream.entry.consumers}
     notes += [f"consumer {c.name}: {c.reason}" for c in kept.entry.consumers if c.reason != before[c.name]]
-    reshape = one.reshaped.with_chosen(kept)
-    created = format_time(time.time_ns()) if reshape.alters else one.entry.created
+    reshape = stream.reshaped.with_chosen(kept)
+    created = format_time(time.time_ns()) if reshape.alters else stream.entry.created
     batches = partial(reshaped_messages, objects, kept.entry, reshape, secret)
-    return ChangedStream(changed_entry(one, kept), batches, created, tuple(notes))
+    return ChangedStream(changed_entry(stream, kept), batches, created, tuple(notes))

@@ -113,8 +113,8 @@ class Folder:
         """Return the content of the folder, in order of names. Raises `UsageError` if there are more entries than any
         backup has.
         """
-        with folder_errors(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
-            kinds = {entry.name: _kind(entry) for entry in islice(found, _MAX_ENTRIES + 1)}
+        with folder_errors(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as scanned:
+            kinds = {entry.name: _kind(entry) for entry in islice(scanned, _MAX_ENTRIES + 1)}
         if len(kinds) > _MAX_ENTRIES:
             raise UsageError(f"folder {self.where or '.'} has more than {_MAX_ENTRIES} entries")
         return dict(sorted(kinds.items()))
@@ -131,10 +131,10 @@ class Folder:
     def stamp(self, name: str) -> FileStamp:
         """Return what changes if a regular file is written to. Raises `UsageError` if it is something else."""
         with folder_errors(f"{self.path_of(name)} cannot be read"):
-            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-        if not stat.S_ISREG(found.st_mode):
+            status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{self.path_of(name)} is not a regular file; links are not followed")
-        return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
+        return FileStamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """Read a whole file. Raises `FormatError` if it has more than `most_bytes`."""

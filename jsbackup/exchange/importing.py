@@ -195,15 +195,15 @@ def archive_in(folder: Folder, entries: dict[str, FolderEntry]) -> str:
         FormatError: there is none.
         UsageError: there are two.
     """
-    found = [name for name in (ARCHIVE_V1, ARCHIVE_V2) if name in entries]
-    if len(found) == 2:
+    archives = [name for name in (ARCHIVE_V1, ARCHIVE_V2) if name in entries]
+    if len(archives) == 2:
         raise UsageError(
             f"{folder.where or 'the folder'} holds both {ARCHIVE_V1} and {ARCHIVE_V2}",
             hint="Only one of them belongs to its backup.json: remove the other.",
         )
-    if not found:
+    if not archives:
         raise FormatError(f"{folder.path_of(META_FILE)} has no {ARCHIVE_V1} or {ARCHIVE_V2} beside it")
-    return found[0]
+    return archives[0]
 
 
 class SourceKind(StrEnum):
@@ -278,7 +278,7 @@ class ImportSource:
             return bool(folder.entries().keys() & _ARCHIVES)
 
     def _look_at_account(self, entries: dict[str, FolderEntry]) -> None:
-        found: dict[str, FoundStream] = {}
+        streams: dict[str, FoundStream] = {}
         for name, kind in entries.items():
             if kind is FolderEntry.FILE or name.startswith("."):
                 continue
@@ -287,7 +287,7 @@ class ImportSource:
                     raise UsageError(f"{printable_name(name)} is {kind.value}")
                 with self.root.folder(name) as folder:
                     stream = self._stream(folder, name)
-                other = found.setdefault(stream.meta.name, stream)
+                other = streams.setdefault(stream.meta.name, stream)
                 if other is not stream:
                     twin = printable_name(other.folder)
                     raise FormatError(
@@ -295,7 +295,7 @@ class ImportSource:
                     )
             except JsBackupError as error:
                 self.failures.append(Failure(printable_name(name), error))
-        self.streams = list(found.values())
+        self.streams = list(streams.values())
 
     def _look_at_declarations(self, shown: str, entries: dict[str, FolderEntry]) -> None:
         files = [name for name, kind in entries.items() if kind is FolderEntry.FILE and not name.startswith(".")]
@@ -314,8 +314,8 @@ class ImportSource:
                 f"{shown} has files of Terraform and of Kubernetes", hint="Import one kind after the other."
             )
         self.kind = SourceKind.TERRAFORM if terraform else SourceKind.NACK
-        found = read_terraform_files(self.root, terraform) if terraform else read_nack_files(self.root, nack)
-        self.configs, self.failures = found.streams(), found.failures
+        configs = read_terraform_files(self.root, terraform) if terraform else read_nack_files(self.root, nack)
+        self.configs, self.failures = configs.streams(), configs.failures
 
     def _stream(self, folder: Folder, name: str) -> FoundStream:
         entries = folder.entries()
@@ -365,7 +365,7 @@ class NewStream:
 
 
 def import_stream(
-    run: ImportRun, folder: Folder, found: FoundStream, advance: Callable[[int, int], None]
+    run: ImportRun, folder: Folder, source_stream: FoundStream, advance: Callable[[int, int], None]
 ) -> StoredStream:
     """Store the stream in `folder`. `advance` is called with the processed bytes of the archive and messages.
 
@@ -375,22 +375,22 @@ def import_stream(
         StoreError: it cannot be read, or its segments cannot be stored.
     """
     begun_ns = run.clock_ns()
-    intake = _Intake(run, found.meta)
-    end = _read(folder, found, intake, advance)
+    intake = _Intake(run, source_stream.meta)
+    end = _read(folder, source_stream, intake, advance)
     try:
         segments = intake.finish(end)
     except (KeyUnavailable, IntegrityError):
         # Messages must be removed from a segment of an earlier run, which is encrypted or not as it should be.
         if not intake.touched:
             raise
-        intake = _Intake(run, found.meta, shunned=intake.touched)
-        end = _read(folder, found, intake, advance)
+        intake = _Intake(run, source_stream.meta, shunned=intake.touched)
+        end = _read(folder, source_stream, intake, advance)
         segments = intake.finish(end)
     totals = total_of(segments)
     state = replace(intake.state, last_seq=max(intake.state.last_seq, end.last_seq))
     ended_ns = run.clock_ns()
     stream = StreamBackup(
-        name=found.meta.name,
+        name=source_stream.meta.name,
         incarnation=intake.stored.incarnation,
         config=intake.config,
         created=intake.created,
@@ -401,9 +401,9 @@ def import_stream(
         segments=tuple(segments),
         consumers=tuple(intake.stored_consumers(end, state.last_seq)),
         warnings=(
-            *found.meta.made,
+            *source_stream.meta.made,
             *intake.differences,
-            *_missing(found.meta.state, totals.messages, len(intake.consumers), end),
+            *_missing(source_stream.meta.state, totals.messages, len(intake.consumers), end),
         ),
     )
     _check_describable(stream)
@@ -412,33 +412,33 @@ def import_stream(
     )
 
 
-def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
+def _read(folder: Folder, stream: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
     """Read the archive into `intake`; an archive v1 twice, see above."""
-    if not _is_v1(folder, found):
-        return _read_archive(folder, found, SequenceSet(), take=intake.take, advance=advance)
+    if not _is_v1(folder, stream):
+        return _read_archive(folder, stream, SequenceSet(), take=intake.take, advance=advance)
 
     def half(byte_count: int, messages: int) -> None:
         advance(byte_count // 2, messages)
 
-    where = folder.path_of(found.archive)
-    before = _read_archive(folder, found, SequenceSet(), take=lambda _item: 0, advance=half)
+    where = folder.path_of(stream.archive)
+    before = _read_archive(folder, stream, SequenceSet(), take=lambda _item: 0, advance=half)
     reached = max(before.last_seq, before.index.last_seq if before.index else 0)
-    if reached < found.meta.state.last_seq:
+    if reached < stream.meta.state.last_seq:
         raise FormatError(
-            f"{where} ends at sequence {reached}, {META_FILE} reports {found.meta.state.last_seq}",
+            f"{where} ends at sequence {reached}, {META_FILE} reports {stream.meta.state.last_seq}",
             hint="The two files are not of the same backup, or the server lost messages.",
         )
     deleted = late_deletions(before).certain
-    end = _read_archive(folder, found, deleted, take=intake.take, advance=half)
+    end = _read_archive(folder, stream, deleted, take=intake.take, advance=half)
     if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
         raise FormatError(f"{where} changed while it was read")
     return end
 
 
-def _is_v1(folder: Folder, found: FoundStream) -> bool:
+def _is_v1(folder: Folder, stream: FoundStream) -> bool:
     decoder = ArchiveDecoder()
     with suppress(FormatError, UnsupportedError):  # which reading raises again
-        items = (item for chunk in folder.chunks(found.archive) for item in decoder.feed(chunk))
+        items = (item for chunk in folder.chunks(stream.archive) for item in decoder.feed(chunk))
         first = next(items, None)
         return isinstance(first, StreamMeta) and first.config is not None
     return False
@@ -446,7 +446,7 @@ def _is_v1(folder: Folder, found: FoundStream) -> bool:
 
 def _read_archive(
     folder: Folder,
-    found: FoundStream,
+    stream: FoundStream,
     deleted: SequenceSet,
     *,
     take: Callable[[ArchiveItem], int],
@@ -456,14 +456,14 @@ def _read_archive(
 
     `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
     """
-    decoder = ArchiveDecoder(found.meta.state.first_seq, deleted)
+    decoder = ArchiveDecoder(stream.meta.state.first_seq, deleted)
     try:
-        for chunk in folder.chunks(found.archive):
+        for chunk in folder.chunks(stream.archive):
             advance(len(chunk), sum(map(take, decoder.feed(chunk))))
         items, end = decoder.finish()
         advance(0, sum(map(take, items)))
     except (FormatError, UnsupportedError) as error:
-        raise error.with_message(f"{folder.path_of(found.archive)}: {error.message}") from error
+        raise error.with_message(f"{folder.path_of(stream.archive)}: {error.message}") from error
     return end
 
 
@@ -635,7 +635,7 @@ def run_import(
     if source.streams:
         origin["written"] = format_time(source.written_seconds * 1_000_000_000)
     return import_streams(
-        [(found.meta.name, partial(_import, source.root, found, progress)) for found in source.streams],
+        [(stream.meta.name, partial(_import, source.root, stream, progress)) for stream in source.streams],
         repository,
         described=[StoredStream(_of_configs(configs, now)) for configs in source.configs],
         failures=source.failures,
@@ -697,13 +697,13 @@ def import_streams(
     return ImportReport(manifest, tuple(streams), tuple(failures))
 
 
-def _import(root: Folder, found: FoundStream, progress: Progress, run: ImportRun) -> StoredStream:
-    progress.start(found.meta.name, found.size, found.meta.state.messages)
-    advance = partial(progress.advance, found.meta.name)
-    if not found.folder:
-        return import_stream(run, root, found, advance)
-    with root.folder(found.folder) as folder:
-        return import_stream(run, folder, found, advance)
+def _import(root: Folder, stream: FoundStream, progress: Progress, run: ImportRun) -> StoredStream:
+    progress.start(stream.meta.name, stream.size, stream.meta.state.messages)
+    advance = partial(progress.advance, stream.meta.name)
+    if not stream.folder:
+        return import_stream(run, root, stream, advance)
+    with root.folder(stream.folder) as folder:
+        return import_stream(run, folder, stream, advance)
 
 
 def _of_configs(configs: StreamConfigs, now: str) -> StreamBackup:

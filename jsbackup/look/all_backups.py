@@ -294,7 +294,7 @@ def _merged(
 ) -> Iterator[FoundMessage]:
     """Yield each message of a series with the backups that have it."""
     known: dict[tuple[str, LookedUp], list[str]] = {}
-    gone: dict[tuple[str, LookedUp], str] = {}
+    reasons: dict[tuple[str, LookedUp], str] = {}
     for sighting, keys in zip(series.sightings, held, strict=True):
         if keys is None:
             continue
@@ -302,9 +302,9 @@ def _merged(
         here = {(incarnation, message) for key in keys for message in by_segment.get(key, ())}
         for content in here:
             known.setdefault(content, []).append(sighting.backup)
-            gone.pop(content, None)
+            reasons.pop(content, None)
         for content in known.keys() - here:
-            gone.setdefault(content, sighting.backup)
+            reasons.setdefault(content, sighting.backup)
     for (incarnation, message), backups in known.items():
         digest, size, start = message.data[:32], message.data[32:40], message.data[40:]
         yield FoundMessage(
@@ -319,7 +319,7 @@ def _merged(
             start=start,
             digest=digest.hex(),
             backups=tuple(backups),
-            gone=gone.get((incarnation, message), ""),
+            gone=reasons.get((incarnation, message), ""),
         )
 
 

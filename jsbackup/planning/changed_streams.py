@@ -53,7 +53,7 @@ class ChangeOptions:
         """The options as typed. Edges of a cut are left out: they move on with each day, with the same meaning."""
         renames, reshape = self.renames, self.reshape
         words = [f"--rename {old}={new}" for old, new in renames.names]
-        words += [f"--map-subject {one}" for one in reshape.maps.maps]
+        words += [f"--map-subject {subject_map}" for subject_map in reshape.maps.maps]
         words += [f"--{name}" for name in reshape.cut.typed]
         words += reshape.filters.words
         words += [] if reshape.newest is None else [str(reshape.newest)]
@@ -129,9 +129,9 @@ def plan_streams(
         reshaped = reshape_stream(entry, restored, asked)
         refusals += reshaped.refusals
         planned.append(PlannedStream(entry, reshaped))
-    renumbered = {one.reshaped.name for one in planned if one.reshaped.messages.renumber}
-    for one in planned if renumbered else ():
-        refusals += against_renumbering(one.entry, one.reshaped.name, one.reshaped.config, renumbered)
+    renumbered = {stream.reshaped.name for stream in planned if stream.reshaped.messages.renumber}
+    for stream in planned if renumbered else ():
+        refusals += against_renumbering(stream.entry, stream.reshaped.name, stream.reshaped.config, renumbered)
     refusals += _new_overlaps(planned)
     refuse_if_refused(RestorePlan(manifest.id, (), tuple(refusals)), done, "jsbackup plan")
     return tuple(planned)
@@ -180,14 +180,16 @@ def refuse_results(
     """
     if options.allow_nothing:
         return
-    had, left = (sum(counts) for counts in zip((0, 0), *map(_counts, results), strict=True))
-    if had and not left and not masks_only:
+    total, left = (sum(counts) for counts in zip((0, 0), *map(_counts, results), strict=True))
+    if total and not left and not masks_only:
         raise PlanRefused(
-            f"nothing was {done}: none of the {had:,} messages would be left",
+            f"nothing was {done}: none of the {total:,} messages would be left",
             hint="Check the options that choose messages, such as --since, --subject and --header.",
         )
-    found = [finding for one, kept in results for finding in about_changed(one, kept, options)]
-    refusals = [one for one in found if one.code and not (masks_only and one.rule is Rule.KEEPS_NOTHING)]
+    findings = [finding for stream, kept in results for finding in about_changed(stream, kept, options)]
+    refusals = [
+        finding for finding in findings if finding.code and not (masks_only and finding.rule is Rule.KEEPS_NOTHING)
+    ]
     if left:
         masks = options.reshape.masks.masks
         refusals += about_unseen(unseen(masks, [kept.masked for _, kept in results]), may_miss=False)
@@ -206,13 +208,13 @@ def _counts(result: tuple[PlannedStream, KeptStream]) -> tuple[int, int]:
 def _new_overlaps(planned: Sequence[PlannedStream]) -> Iterator[Finding]:
     """Yield streams of which a server would accept only one because of the new subjects (not of the old ones)."""
     index = SubjectIndex()
-    for one in planned:
-        subjects = one.reshaped.config.get("subjects") or []
+    for stream in planned:
+        subjects = stream.reshaped.config.get("subjects") or []
         for number, pair in index.overlaps(subjects):
             other = planned[number]
-            before = first_overlap(one.entry.config.get("subjects") or [], other.entry.config.get("subjects") or [])
+            before = first_overlap(stream.entry.config.get("subjects") or [], other.entry.config.get("subjects") or [])
             if before is None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.reshaped.name}"
                 hint = "Map subjects so that they stay apart, or take one of them alone."
-                yield Finding(one.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+                yield Finding(stream.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
         index.add(subjects)

@@ -99,14 +99,14 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
     """Yield refusals of what messages that expire at once would cost. `live`: a server has the messages now, so that
     its own `max_age` costs none of them.
     """
-    name, gone = action.entry.name, action.expiring
-    if not gone.least and not action.outlived.expired and not (gone.most and action.counted):
+    name, expiring = action.entry.name, action.expiring
+    if not expiring.least and not action.outlived.expired and not (expiring.most and action.counted):
         return
-    of_them, max_age = format_count(gone.of, "message"), action.config.get("max_age") or 0
-    if shortens_max_age(action, options) and (gone.least or (gone.most and action.counted)):
-        left = gone.of - gone.least
-        most = f"up to {left:,}" if gone.least else f"fewer than {left:,}"
-        kept = f"{left:,}" if gone.least == gone.most else most
+    of_them, max_age = format_count(expiring.of, "message"), action.config.get("max_age") or 0
+    if shortens_max_age(action, options) and (expiring.least or (expiring.most and action.counted)):
+        left = expiring.of - expiring.least
+        most = f"up to {left:,}" if expiring.least else f"fewer than {left:,}"
+        kept = f"{left:,}" if expiring.least == expiring.most else most
         yield Finding(
             name,
             Rule.LIMIT_TRIMS,
@@ -117,14 +117,14 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
         return
     if live:
         return
-    there = target.streams.get(action.name)
-    held = there.state.messages if action.replaces and there is not None else 0
-    lost = max(gone.least, action.outlived.expired)
-    if lost and gone.of - lost < held and not options.replace_with_part:
-        in_part = 0 < action.outlived.looked < gone.of
+    live_stream = target.streams.get(action.name)
+    held = live_stream.state.messages if action.replaces and live_stream is not None else 0
+    lost = max(expiring.least, action.outlived.expired)
+    if lost and expiring.of - lost < held and not options.replace_with_part:
+        in_part = 0 < action.outlived.looked < expiring.of
         most, least = ("at most ", "at least ") if in_part else ("", "")
         reason = (
-            f"would replace a stream with {format_count(held, 'message')} by one with {most}{gone.of - lost:,}: "
+            f"would replace a stream with {format_count(held, 'message')} by one with {most}{expiring.of - lost:,}: "
             f"{_which(action, max_age)} at once, {least}{lost:,} of its {of_them}"
         )
         yield Finding(name, Rule.PART_REPLACES, reason, _how(action))
@@ -239,18 +239,18 @@ def _outlived(action: Action) -> str:
     )
 
 
-def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
+def about_destroyed(action: Action, live: StreamInfo) -> Iterator[Finding]:
     """Yield warnings: what the replaced stream is, and has besides messages (`LeftOut`), and the backup does not."""
     name = action.entry.name
-    if there.created != action.entry.created:
-        reason = f"replaces a stream that was made at {there.created}, not the one that was backed up"
+    if live.created != action.entry.created:
+        reason = f"replaces a stream that was made at {live.created}, not the one that was backed up"
         yield Finding(name, Rule.DESTROYS_ANOTHER, reason, "Compare them with 'jsbackup diff'.")
-    if there.state.consumers > len(action.consumers):
+    if live.state.consumers > len(action.consumers):
         yield Finding(
             name,
             Rule.DESTROYS_CONSUMERS,
             f"brings back at most {format_count(len(action.consumers), 'consumer')}; the replaced stream has "
-            f"{there.state.consumers:,}",
+            f"{live.state.consumers:,}",
             "Create the others again after the restore.",
         )
 
@@ -269,14 +269,14 @@ def find_dropped(action: Action, target: Target, options: RestoreOptions) -> Lef
     What the target has of these is not known. So a stream counts of which the backup has some; or, where its messages
     are not counted, every stream.
     """
-    there, kept = target.streams.get(action.name), action.entry.captured.messages
+    live, kept = target.streams.get(action.name), action.entry.captured.messages
     by = list(dict.fromkeys(option for option, _ in options.reshape.filters.by_content))
     by += [] if options.reshape.newest is None else [str(options.reshape.newest)]
-    if not by or not action.replaces or there is None or not there.state.messages:
+    if not by or not action.replaces or live is None or not live.state.messages:
         return None
     if not action.reshape.drops_by_filters or (action.counted and kept >= action.had):
         return None
-    held = there.state.messages
+    held = live.state.messages
     return LeftOut(min(held, max(held - kept, 1)), held, False, by=" and ".join(by))
 
 

@@ -140,13 +140,13 @@ def replaced_by(name: str, config: JsonObject) -> str | None:
 
 def find_copies(streams: Mapping[str, StreamInfo]) -> list[StagedCopy]:
     """Return the copies among all streams of a server."""
-    found = []
+    copies = []
     for name, copy in streams.items():
         if (original := replaced_by(name, copy.config)) is not None:
-            there = streams.get(original)
-            needed = not is_marked(copy.config) and (there is None or not _stands(there, copy))
-            found.append(StagedCopy(name, original, copy.state.messages, needed, needed_by(copy.config)))
-    return found
+            live = streams.get(original)
+            needed = not is_marked(copy.config) and (live is None or not _stands(live, copy))
+            copies.append(StagedCopy(name, original, copy.state.messages, needed, needed_by(copy.config)))
+    return copies
 
 
 def useless_copies(streams: Mapping[str, StreamInfo]) -> set[str]:
@@ -180,16 +180,16 @@ def about_leftover(config: JsonObject) -> tuple[str, ...]:
     )
 
 
-def _stands(there: StreamInfo, copy: StreamInfo) -> bool:
+def _stands(live: StreamInfo, copy: StreamInfo) -> bool:
     """Return whether a stream is the one that the copy was to replace, or the one that was restored from it."""
-    if is_marked(there.config):
+    if is_marked(live.config):
         return False
-    if there.created in (copy.created, (copy.config.get("metadata") or {}).get(_REPLACED)):
+    if live.created in (copy.created, (copy.config.get("metadata") or {}).get(_REPLACED)):
         return True
     if not copy.state.messages:
         return True
-    begins_later = there.state.messages > 0 and there.state.first_ns > copy.state.last_ns
-    return there.state.last_seq >= copy.state.last_seq and not begins_later
+    begins_later = live.state.messages > 0 and live.state.first_ns > copy.state.last_ns
+    return live.state.last_seq >= copy.state.last_seq and not begins_later
 
 
 def _subject(suffix: str) -> str:
@@ -216,12 +216,12 @@ def grown_leftovers(entries: Mapping[str, StreamBackup], target: Target) -> froz
     )
 
 
-def _has_grown(there: StreamInfo, entry: StreamBackup) -> bool:
-    if there.state.consumers > len(entry.consumers):
+def _has_grown(live: StreamInfo, entry: StreamBackup) -> bool:
+    if live.state.consumers > len(entry.consumers):
         return True
     ends = [entry.state.last_ns, *(part.max_ns for part in parts_of(entry.segments))]
-    beyond = there.state.last_seq > max(entry.state.last_seq, entry.captured.last_seq)
-    return there.state.messages > 0 and (beyond or there.state.last_ns > max(ends))
+    beyond = live.state.last_seq > max(entry.state.last_seq, entry.captured.last_seq)
+    return live.state.messages > 0 and (beyond or live.state.last_ns > max(ends))
 
 
 def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState, *, renumbered: bool = False) -> bool:

@@ -152,13 +152,13 @@ def _add(path: Path, names: ObfuscatedNames) -> None:
             with suppress(UsageError):  # it exists by now
                 _make(path, names)
         with _locked(path) as alone:
-            there = _read_again(path)  # another command may have added some
-            if there.secret != names.secret:
+            on_disk = _read_again(path)  # another command may have added some
+            if on_disk.secret != names.secret:
                 raise JsBackupError(
                     f"the key file {path} has been replaced by another one meanwhile",
                     hint="Make the copy again: nothing leads back from its names.",
                 )
-            names.learn(there.hashes)
+            names.learn(on_disk.hashes)
             prefix = f".{path.name[:40]}.{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]}."
             if alone:
                 _remove_left(path.parent, prefix)
@@ -218,8 +218,8 @@ def _locked(path: Path) -> Iterator[bool]:
                 return
 
 
-def _mark(found: os.stat_result) -> _Mark:
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+def _mark(status: os.stat_result) -> _Mark:
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _is_absent(path: Path) -> bool:
@@ -240,10 +240,11 @@ def _refuse_in_repository(path: Path) -> None:
         folder = Path(os.path.realpath(path)).parent
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot make the key file {shown(str(path))}: {_reason(error)}") from None
-    for one in (folder, *folder.parents):
-        if os.path.lexists(one / DESCRIPTOR):
+    for parent in (folder, *folder.parents):
+        if os.path.lexists(parent / DESCRIPTOR):
             raise UsageError(
-                f"the key file would be in the repository {one}", hint="Name a file that is kept apart from the copy."
+                f"the key file would be in the repository {parent}",
+                hint="Name a file that is kept apart from the copy.",
             )
 
 

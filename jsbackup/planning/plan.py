@@ -167,9 +167,9 @@ class Decision:
         """Judge again with other facts."""
         return Decision(self.shapes, facts, judge(self.shapes, facts))
 
-    def finding(self, found: Iterable[Finding]) -> Decision:
+    def finding(self, more: Iterable[Finding]) -> Decision:
         """Judge again with these findings too; itself if there are none."""
-        findings = (*self.facts.findings, *found)
+        findings = (*self.facts.findings, *more)
         return self if findings == self.facts.findings else self.knowing(replace(self.facts, findings=findings))
 
 
@@ -244,8 +244,8 @@ def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
         actions.append(action)
         refusals += shape.unmet
         # A cut that cannot be met always keeps nothing.
-        refusals += [found for found in reasons if not (shape.unmet and found.rule is Rule.KEEPS_NOTHING)]
-    if not any(found.rule is Rule.MASK_AIMLESS for found in refusals):
+        refusals += [finding for finding in reasons if not (shape.unmet and finding.rule is Rule.KEEPS_NOTHING)]
+    if not any(finding.rule is Rule.MASK_AIMLESS for finding in refusals):
         refusals += _unseen(facts.kept, actions, options)
     refusals = with_cause(refusals, list(about_missed(facts.kept, actions, options)), actions)
     refusals += _renumbering(actions)
@@ -255,18 +255,18 @@ def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
     refusals += _too_large(actions, target)
-    refusals += [found for found in facts.findings if found.code]
-    selves = {found.stream for found in refusals if found.rule is Rule.ITSELF}
-    refusals = [found for found in refusals if found.stream not in selves or found.rule is Rule.ITSELF]
-    brought, there = {action.name for action in actions}, configs_after(actions, target)
-    noted = [found for found in facts.findings if not found.code]
+    refusals += [finding for finding in facts.findings if finding.code]
+    selves = {finding.stream for finding in refusals if finding.rule is Rule.ITSELF}
+    refusals = [finding for finding in refusals if finding.stream not in selves or finding.rule is Rule.ITSELF]
+    brought, configs = {action.name for action in actions}, configs_after(actions, target)
+    noted = [finding for finding in facts.findings if not finding.code]
     actions = [
         replace(
             action,
             warnings=(
                 *action.warnings,
-                *about_origins(action, brought, there, target),
-                *(found for found in noted if found.stream == action.entry.name),
+                *about_origins(action, brought, configs, target),
+                *(finding for finding in noted if finding.stream == action.entry.name),
             ),
             seconds=estimate_seconds(action, target),
         )
@@ -283,11 +283,11 @@ def judge(shapes: Shapes, facts: Facts) -> RestorePlan:
 def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
     """Yield findings on masks that matched no message of the whole restore, if all messages were read."""
     counted = [kept[action.entry.name] for action in actions if action.entry.name in kept]
-    if options.allow_nothing or len(counted) < len(actions) or not all(one.counted for one in counted):
+    if options.allow_nothing or len(counted) < len(actions) or not all(action.counted for action in counted):
         return ()
-    if not any(one.entry.captured.messages for one in counted):
+    if not any(action.entry.captured.messages for action in counted):
         return ()
-    return about_unseen(unseen(options.reshape.masks.masks, [one.masked for one in counted]), may_miss=False)
+    return about_unseen(unseen(options.reshape.masks.masks, [action.masked for action in counted]), may_miss=False)
 
 
 def _renumbering(actions: Sequence[Action]) -> Iterable[Finding]:
@@ -320,12 +320,12 @@ def _rule_of(name: str, target: Target) -> Rule:
 
 def _there(name: str, target: Target, old_name: str) -> str:
     """Say that the stream is there; under which name, if that is not the one it had."""
-    there = "exists at the target" if name == old_name else f"{name} exists at the target"
+    reason = "exists at the target" if name == old_name else f"{name} exists at the target"
     if name in target.silent:
-        return f"{there} and does not answer"
+        return f"{reason} and does not answer"
     if not _is_grown(name, target):
-        return there
-    return f"{there}: a leftover of an interrupted restore, with newer messages or consumers"
+        return reason
+    return f"{reason}: a leftover of an interrupted restore, with newer messages or consumers"
 
 
 def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, list[Finding]]:
@@ -373,12 +373,12 @@ def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, l
     left_out = facts.left_out.get(entry.name)
     if left_out is None and not facts.early:
         left_out = find_dropped(action, target, options)
-    if left_out is not None and not any(found.rule is Rule.PART_REPLACES for found in expiry):
+    if left_out is not None and not any(findings.rule is Rule.PART_REPLACES for findings in expiry):
         action = replace(action, left_out=left_out)
-    found = list(about_kept(kept, action.reshape, may_be_empty=action.may_be_empty, may_miss=action.may_miss))
-    found += [*about_deliveries(action, target), *about_left_out(action, options)]
+    findings = list(about_kept(kept, action.reshape, may_be_empty=action.may_be_empty, may_miss=action.may_miss))
+    findings += [*about_deliveries(action, target), *about_left_out(action, options)]
     if action.reshape.renumber:
-        found += about_renumbered(shape.entry, entry)
+        findings += about_renumbered(shape.entry, entry)
     warnings = (
         *about_config(action, target),
         *about_messages(action, target),
@@ -386,12 +386,12 @@ def _judge_stream(shape: Shape, facts: Facts, target: Target) -> tuple[Action, l
         *(about_destroyed(action, target.streams[name]) if action.replaces else ()),
         *_staged_before(action),
         *reshaped.warnings,
-        *(one for one in found if not one.code),
+        *(finding for finding in findings if not finding.code),
     )
     refusals = [*_taken(action, target, options), *against_config(action, shape.wanted, target, options)]
     refusals += against_overrides(action)
     refusals += against_subjects(action, reshaped.config, options)
-    refusals += [one for one in found if one.code]
+    refusals += [finding for finding in findings if finding.code]
     return replace(action, warnings=warnings), [*refusals, *shape.refusals, *expiry]
 
 
@@ -462,12 +462,12 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
     That includes streams that will be replaced: they exist until their turn comes.
     """
     names = list(target.streams)
-    there, planned = SubjectIndex(), SubjectIndex()
+    index, planned = SubjectIndex(), SubjectIndex()
     for stream in target.streams.values():
-        there.add(stream.config.get("subjects") or [])
+        index.add(stream.config.get("subjects") or [])
     for action in actions:
         ours = action.config.get("subjects") or []
-        for number, pair in there.overlaps(ours):
+        for number, pair in index.overlaps(ours):
             name = names[number]
             if name != action.name:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
@@ -483,9 +483,9 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
 
 def _how_to_map(action: Action, subject: str) -> str:
     """Return what maps this subject of the stream. A map of a part of it leaves it as it is."""
-    for one in action.reshape.maps.maps:
-        if one.source != subject and contains(subject, one.source):
-            return f"--map-subject {one} leaves the rest of {subject} as it is: map {subject} as a whole"
+    for subject_map in action.reshape.maps.maps:
+        if subject_map.source != subject and contains(subject, subject_map.source):
+            return f"--map-subject {subject_map} leaves the rest of {subject} as it is: map {subject} as a whole"
     return "Map its subjects with --map-subject"
 
 

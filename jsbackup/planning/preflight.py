@@ -96,14 +96,14 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
         for refusal in plan.refusals
     )
     shown, hidden = groups[:_MOST_REASONS], groups[_MOST_REASONS:]
-    more = sum(len({_of_any(one) for one in group}) for group in hidden)
+    more = sum(len({_of_any(finding) for finding in group}) for group in hidden)
     reasons = [*map(_sentence, shown), *([f"and {format_count(more, 'more reason')}"] if more > 0 else [])]
     message = f"nothing was {done}: {'; '.join(reasons)}"
     kind = _ERRORS.get(plan.code, PlanRefused)
     see, hints = f"See '{preview}' for all of it.", dict[str, list[str]]()
     for group in shown:
         if hint := _hint(group):
-            hints.setdefault(hint, []).extend(found.stream for found in group if found.stream)
+            hints.setdefault(hint, []).extend(finding.stream for finding in group if finding.stream)
     if len(hints) < 2:
         raise kind(message, hint=" ".join((*hints, see)))
     # One line for each, with its streams: texts of archives begin no line of their own.
@@ -111,16 +111,16 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     raise kind(message, hint="\n".join((*lines, see)))
 
 
-def _of_any(found: Finding) -> tuple[str, str]:
+def _of_any(finding: Finding) -> tuple[str, str]:
     """Return reason and hint without the stream's name."""
-    return without_name(found.stream, found.reason), without_name(found.stream, found.hint)
+    return without_name(finding.stream, finding.reason), without_name(finding.stream, finding.hint)
 
 
 def _sentence(group: Sequence[Finding]) -> str:
     """Return a reason after its streams; of several reasons the first one, as an example."""
     first = group[0]
-    names = [name for name in dict.fromkeys(found.stream for found in group) if name]
-    if all(found.reason == first.reason for found in group):
+    names = [name for name in dict.fromkeys(finding.stream for finding in group) if name]
+    if all(finding.reason == first.reason for finding in group):
         return of_streams(names, first.reason)
     if len(names) > 1:
         return of_streams(names, f"for example {first.sentence}", example=True)
@@ -128,7 +128,9 @@ def _sentence(group: Sequence[Finding]) -> str:
 
 
 def _hint(group: Sequence[Finding]) -> str:
-    return group[0].hint if len({found.hint for found in group}) == 1 else without_name(group[0].stream, group[0].hint)
+    return (
+        group[0].hint if len({finding.hint for finding in group}) == 1 else without_name(group[0].stream, group[0].hint)
+    )
 
 
 def missing_objects(objects: Objects, decision: Decision) -> list[Finding]:

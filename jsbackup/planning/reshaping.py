@@ -104,12 +104,12 @@ def rename_streams(
     refused = {refusal.stream for refusal in refusals}
     sound = [entry for entry in entries if entry.name not in refused]
     renames = options.renames.over({entry.name: entry.config for entry in sound}) if sound else Renames()
-    reshape, names_there = options.reshape, [one.name for one in sound]
+    reshape, names_there = options.reshape, [stream.name for stream in sound]
     patterns: list[str] = []
     if reshape.masks or reshape.maps or reshape.filters.by_subject:
         patterns = [pattern for entry in sound for pattern in may_hold(entry.config, names_there)]
     # Already done by the names: applied twice, a bucket that takes the old name of another would lose its keys to it.
-    maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
+    maps = SubjectMaps(tuple(subject_map for subject_map in options.reshape.maps.maps if not renames.does(subject_map)))
     refusals += _against_bucket_maps(sound, maps)
     if not options.allow_nothing:
         refusals += _against_aimless(patterns, reshape, maps)
@@ -203,11 +203,15 @@ def _against_aimless(patterns: Sequence[str], reshape: Reshape, maps: SubjectMap
     """
     asked = [(Rule.MASK_AIMLESS, f"--mask {mask}", mask.subjects, "mask nothing") for mask in reshape.masks.masks]
     asked += [
-        (Rule.MAP_AIMLESS, f"--map-subject {one}", one.source, "map nothing") for one in maps.maps if not one.is_wide
+        (Rule.MAP_AIMLESS, f"--map-subject {subject_map}", subject_map.source, "map nothing")
+        for subject_map in maps.maps
+        if not subject_map.is_wide
     ]
     filters, rule = reshape.filters, Rule.SUBJECT_AIMLESS
-    asked += [(rule, f"--subject {one}", one, "keep nothing") for one in filters.subject]
-    asked += [(rule, f"--exclude-subject {one}", one, "leave nothing out") for one in filters.exclude_subject]
+    asked += [(rule, f"--subject {pattern}", pattern, "keep nothing") for pattern in filters.subject]
+    asked += [
+        (rule, f"--exclude-subject {pattern}", pattern, "leave nothing out") for pattern in filters.exclude_subject
+    ]
     for rule, option, subjects, what in asked if patterns else ():
         if not any(overlaps(subjects, pattern) for pattern in patterns):
             reason = f"{option}: no stream of the restore has such subjects, so it would {what}"
@@ -222,15 +226,15 @@ def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> 
             continue
         bucket = str((entry.config.get("mirror") or {}).get("name") or entry.name)  # a mirror has those of its origin
         subjects = subjects_of_bucket(bucket)
-        for one in maps.maps:
-            if one.is_wide or not subjects or not overlaps(one.source, subjects):
+        for subject_map in maps.maps:
+            if subject_map.is_wide or not subjects or not overlaps(subject_map.source, subjects):
                 continue
             if subjects.startswith("$MQTT."):
                 reason, hint = "the server finds MQTT's messages by their subjects", "Leave that map out."
             else:
                 reason = "the subjects of a bucket change with its name only"
                 hint = f"Give it another name with --rename {shell_word(bucket)}=NAME, or leave that map out."
-            yield Finding(entry.name, Rule.MAP_BUCKET, f"--map-subject {one}: {reason}", hint)
+            yield Finding(entry.name, Rule.MAP_BUCKET, f"--map-subject {subject_map}: {reason}", hint)
 
 
 def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]) -> Iterator[Finding]:

@@ -35,15 +35,15 @@ class PlannedPart:
 
 def against_each_other(parts: Sequence[PlannedPart]) -> list[tuple[Finding, ...]]:
     """Return for each restore the conflicts with those before it. Messages count them from 1."""
-    found: list[tuple[Finding, ...]] = []
+    findings: list[tuple[Finding, ...]] = []
     for at, part in enumerate(parts):
         before = {
-            one.name or f"restore {number}": one.plan
-            for number, one in enumerate(parts[:at], start=1)
-            if one.place.same(part.place)
+            other.name or f"restore {number}": other.plan
+            for number, other in enumerate(parts[:at], start=1)
+            if other.place.same(part.place)
         }
-        found.append(tuple(_against(part, before)) if before else ())
-    return found
+        findings.append(tuple(_against(part, before)) if before else ())
+    return findings
 
 
 def _against(part: PlannedPart, before: dict[str, RestorePlan]) -> Iterator[Finding]:

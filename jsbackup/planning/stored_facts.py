@@ -106,7 +106,9 @@ def _facts_of(
     if copy.reshaped.messages.renumber:  # here in the sequences that the messages still have
         end = replace(end, last_seq=end_of(entry, keeping.cut))
     reported = (
-        {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+        {position.key: position.sequence for position in entry.copied}
+        if end.last_seq == state_to_restore(entry).last_seq
+        else {}
     )
     alone = len(sources) == 1 and not entry.config.get("subjects")
     facts = {}
@@ -114,20 +116,20 @@ def _facts_of(
         left = marks.kept.get(key)
         seen = max(marks.within[key].sequence if key in marks.within else 0, reported.get(key, 0))
         at = left.sequence if left is not None else 0
-        gone = end.last_seq - left.at - left.later if left is not None else end.last_seq - end.messages
-        exact = key in reported or not gone or seen > at
+        removed = end.last_seq - left.at - left.later if left is not None else end.last_seq - end.messages
+        exact = key in reported or not removed or seen > at
         again: tuple[int, ...] = ()
         most: int | None = None
         origin = entries.get(source["name"])
-        if (gone or seen > at) and origin is None:
-            most = seen - at if exact else gone
-        elif (gone or seen > at) and origin is not None and not is_external(source):
+        if (removed or seen > at) and origin is None:
+            most = seen - at if exact else removed
+        elif (removed or seen > at) and origin is not None and not is_external(source):
             its = with_newest(objects, origin, reshapes.get(origin.name, Reshape()).keeping)
             behind = _Behind(origin, its, source, at)
-            again = behind.sequences(objects, seen if exact else None, _MOST if exact else min(gone, _MOST))
+            again = behind.sequences(objects, seen if exact else None, _MOST if exact else min(removed, _MOST))
             if len(again) == _MOST:
-                again, most = (), seen - at if exact else gone
-            elif not exact and alone and behind.gapless and len(again) == gone:
+                again, most = (), seen - at if exact else removed
+            elif not exact and alone and behind.gapless and len(again) == removed:
                 seen, exact = again[-1], True
         facts[key] = SourceFacts(left, max(seen, at), exact, again, most)
     return facts
@@ -168,7 +170,9 @@ class _Last:
     def add(self, batch: MessageBatch, keys: Collection[SourceKey]) -> None:
         if not batch.num_rows:
             return
-        self.found = {key: replace(one, later=one.later + batch.num_rows) for key, one in self.found.items()}
+        self.found = {
+            key: replace(position, later=position.later + batch.num_rows) for key, position in self.found.items()
+        }
         self.found |= last_positions(batch, keys)
         self.messages += batch.num_rows
 
@@ -188,16 +192,16 @@ class _Behind:
 
     def sequences(self, objects: Objects, last: int | None, most: int) -> tuple[int, ...]:
         """Return them up to sequence `last`, if that is known, and at most `most`."""
-        found: list[int] = []
+        sequences: list[int] = []
         before = self._at
         for batch in self._batches(objects):
             for sequence in batch:
-                if len(found) >= most or (last is not None and sequence > last):
-                    return tuple(found)
+                if len(sequences) >= most or (last is not None and sequence > last):
+                    return tuple(sequences)
                 self.gapless = self.gapless and sequence == before + 1
                 before = sequence
-                found.append(sequence)
-        return tuple(found)
+                sequences.append(sequence)
+        return tuple(sequences)
 
     def _batches(self, objects: Objects) -> Iterator[list[int]]:
         for ref in segments_within(self._origin, self._reshape.cut):
@@ -302,38 +306,38 @@ def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
     return most if asked and most > 0 and not 0 < before <= most else 0
 
 
-def _expired(objects: Objects, one: Shape, kept: KeptStream, target: Target) -> int | None:
+def _expired(objects: Objects, stream: Shape, kept: KeptStream, target: Target) -> int | None:
     """Return the exact number of messages that expire, where that decides whether a stream may replace another."""
-    there, asked, gone = target.streams.get(one.name), one.reshaped.messages, _expiring(one, kept, target)
-    if there is None or not one.replaces or asked.drops or asked.renumber or one.entry.opaque:
+    live, asked, expiring = target.streams.get(stream.name), stream.reshaped.messages, _expiring(stream, kept, target)
+    if live is None or not stream.replaces or asked.drops or asked.renumber or stream.entry.opaque:
         return None
-    if one.config.get("allow_msg_ttl"):  # the headers decide
+    if stream.config.get("allow_msg_ttl"):  # the headers decide
         return None
-    if not (gone.least < gone.most and gone.of - gone.most < there.state.messages):
+    if not (expiring.least < expiring.most and expiring.of - expiring.most < live.state.messages):
         return None
-    oldest = Cut(since=AtTime(target.now_ns - one.config["max_age"]))
-    left = survey_cut(objects, replace(one.entry, consumers=()), oldest).entry.captured.messages
-    return one.entry.captured.messages - left
+    oldest = Cut(since=AtTime(target.now_ns - stream.config["max_age"]))
+    left = survey_cut(objects, replace(stream.entry, consumers=()), oldest).entry.captured.messages
+    return stream.entry.captured.messages - left
 
 
-def _outlived(objects: Objects, one: Shape, kept: KeptStream, target: Target) -> Outlived | None:
+def _outlived(objects: Objects, stream: Shape, kept: KeptStream, target: Target) -> Outlived | None:
     """Return what the headers of single messages remove, where that may decide whether a stream may replace another,
     and where it has schedules.
     """
-    there, asked, config = target.streams.get(one.name), one.reshaped.messages, one.config
+    live, asked, config = target.streams.get(stream.name), stream.reshaped.messages, stream.config
     if not target.now_ns or not kept.entry.segments or asked.drops_by_filters or asked.masks_drop or asked.renumber:
         return None
     if not config.get("allow_msg_schedules"):
-        if there is None or not one.replaces or not config.get("allow_msg_ttl") or one.options.replace_with_part:
+        if live is None or not stream.replaces or not config.get("allow_msg_ttl") or stream.options.replace_with_part:
             return None
-        held, gone = there.state.messages, _expiring(one, kept, target)
-        if not held or (gone.least and gone.of - gone.least < held):
+        held, expiring = live.state.messages, _expiring(stream, kept, target)
+        if not held or (expiring.least and expiring.of - expiring.least < held):
             return None
-    return find_outlived(objects, one.entry, asked.cut, config, now_ns=target.now_ns)
+    return find_outlived(objects, stream.entry, asked.cut, config, now_ns=target.now_ns)
 
 
-def _expiring(one: Shape, kept: KeptStream, target: Target) -> Expiring:
-    return find_expiring(kept, one.config, target.now_ns)
+def _expiring(stream: Shape, kept: KeptStream, target: Target) -> Expiring:
+    return find_expiring(kept, stream.config, target.now_ns)
 
 
 # --- the decision ---
@@ -377,8 +381,8 @@ def _first(objects: Objects, shapes: Shapes, left_out: Mapping[str, LeftOut]) ->
         with _unreadable_later():
             if (count := _expired(objects, stream, known, target)) is not None:
                 expired[name] = count
-            if (gone := _outlived(objects, stream, known, target)) is not None:
-                outlived[name] = gone
+            if (outlived_by := _outlived(objects, stream, known, target)) is not None:
+                outlived[name] = outlived_by
     facts = replace(facts, kept=kept, expired=expired, outlived=outlived)
     return Decision(shapes, facts, judge(shapes, facts))
 
@@ -396,10 +400,10 @@ def counted(objects: Objects, decision: Decision, secret: bytes | None = None) -
 
     Raises StoreError; with a secret also IntegrityError and KeyUnavailable.
     """
-    entries, kept, found = decision.entries, dict(decision.facts.kept), list[Finding]()
+    entries, kept, more = decision.entries, dict(decision.facts.kept), list[Finding]()
     changed = [action for action in decision.plan.actions if action.reshape]
     left = _ALL_BYTES
-    for size, action in sorted(((_bytes(entries, one), one) for one in changed), key=lambda pair: pair[0]):
+    for size, action in sorted(((_bytes(entries, action), action) for action in changed), key=lambda pair: pair[0]):
         name, asked, left = action.entry.name, action.reshape, left - size
         entry, masks = entries[name], asked.masks
         whole = secret is not None or not masks or size <= _WHOLE_BYTES or left >= 0
@@ -410,17 +414,17 @@ def counted(objects: Objects, decision: Decision, secret: bytes | None = None) -
             if replace(asked, cut=Cut()) or (secret is not None and name not in kept):
                 kept[name] = survey(objects, entry, asked, NO_SECRET if secret is None else secret)
             if not whole and masks:
-                found += _sampled(objects, entry, action, kept.get(name))
+                more += _sampled(objects, entry, action, kept.get(name))
                 if name in kept:
                     kept[name] = replace(kept[name], exact=not action.reshape.masks_drop, counted=False)
         except PlanRefused as error:
             rule = Rule.MASK_UNREADABLE if masks else Rule.STREAM_FEATURE
-            found.append(Finding(name, rule, _unmaskable(objects, entry, asked, error), error.hint or ""))
+            more.append(Finding(name, rule, _unmaskable(objects, entry, asked, error), error.hint or ""))
         except (IntegrityError, KeyUnavailable):
             if secret is not None:  # else objects are checked later
                 raise
     if changed:
-        findings = (*decision.facts.findings, *found)
+        findings = (*decision.facts.findings, *more)
         decision = decision.knowing(replace(decision.facts, kept=kept, findings=findings, early=False))
     return decision.finding(_against_subject_limits(objects, decision, entries))
 

@@ -105,15 +105,15 @@ def _obfuscation(asked: AskedChanges) -> Obfuscation | None:
 
 
 def _overrides(asked: AskedRestore) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for text in asked.fields:
         name, value = parse_override(text)
-        if name in found:
+        if name in overrides:
             raise UsageError(f"--set {name} is given twice")
-        found[name] = value
-    if asked.replicas is not None and "num_replicas" in found:
+        overrides[name] = value
+    if asked.replicas is not None and "num_replicas" in overrides:
         raise UsageError("--replicas and --set num_replicas exclude each other")
-    return found
+    return overrides
 
 
 def keeping_obfuscated(

@@ -49,7 +49,7 @@ def target_name(options: PutBackOptions, entry: StreamBackup) -> str:
     """Return the name of the stream to write to."""
     if options.to is None:
         return entry.name
-    prefix = next((one for one in (BUCKET_STREAM, OBJECT_STREAM) if entry.name.startswith(one)), "")
+    prefix = next((known for known in (BUCKET_STREAM, OBJECT_STREAM) if entry.name.startswith(known)), "")
     return _full(prefix, options.to)
 
 
@@ -121,17 +121,17 @@ class ChosenMessages:
             JsBackupError: a key had no value.
             IncompleteError: the backup cannot say; with `partial` only if it can say so of nothing.
         """
-        found: set[int] = set()
+        sequences: set[int] = set()
         problems: list[IncompleteError] = []
         for key in self._options.keys:
             try:
-                found |= self._matching(key, problems)
+                sequences |= self._matching(key, problems)
             except IncompleteError as error:
                 problems.append(error)
-        if problems and not (self._options.partial and found):
-            raise problems[0].with_more_hint("Write the others with --partial.") if found else problems[0]
+        if problems and not (self._options.partial and sequences):
+            raise problems[0].with_more_hint("Write the others with --partial.") if sequences else problems[0]
         self.unknown = tuple(problem.message for problem in problems)
-        return found
+        return sequences
 
     def _matching(self, pattern: str, problems: list[IncompleteError]) -> set[int]:
         """Return the revisions of the keys that match; add what the backup cannot say of several to `problems`."""

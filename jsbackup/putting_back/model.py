@@ -152,7 +152,7 @@ class PutBackPlan:
         if not refused or (self.options.partial and len(refused) < len(self.messages)):
             return None
         first = refused[0]
-        kind = TargetConflict if any(one.conflict for one in refused) else PlanRefused
+        kind = TargetConflict if any(message.conflict for message in refused) else PlanRefused
         which = first.name or f"message {first.sequence}"
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
         hints = ["Replace what is newer with --overwrite."] if first.conflict and not self.options.overwrite else []
@@ -214,7 +214,7 @@ class PutBackRun:
     @property
     def written(self) -> int:
         """How many messages were written."""
-        return sum(1 for one in self.done.values() if one.action is Fate.WRITTEN)
+        return sum(1 for message in self.done.values() if message.action is Fate.WRITTEN)
 
     def report(self, plan: PutBackPlan, replaced: int = 0) -> PutBackReport:
         messages = tuple(self.done.get(message.sequence, message) for message in plan.messages)

@@ -139,7 +139,7 @@ async def _plan_messages(
     messages = ChosenMessages(objects, manifest, entry, options)
     judged = partial(_judged, plan, max_payload=js.link.max_payload_bytes, now_ns=now_ns)
     chosen = await in_thread(lambda: list(map(judged, messages)))
-    sequences = {one.sequence for one in chosen}
+    sequences = {message.sequence for message in chosen}
     hint = f"See {quoted_command('view', manifest.id, entry.name)} for what it has."
     for first, last in options.sequences:
         if first == last and first not in sequences:
@@ -200,76 +200,78 @@ async def _plan_values(
     js: JetStream, plan: PutBackPlan, chosen: Sequence[PutBackMessage], watcher: Progress
 ) -> tuple[PutBackMessage, ...]:
     """Decide where only the last message of each subject counts."""
-    newest = {one.subject: one for one in chosen if one.action is not Fate.LEFT_OUT}
+    newest = {message.subject: message for message in chosen if message.action is not Fate.LEFT_OUT}
     name, what = plan.target.name, f"values of {plan.target.name}"
 
-    async def decide(one: PutBackMessage) -> PutBackMessage:
-        watcher.advance(what, one.size, 1)
-        if one.action is Fate.LEFT_OUT:
-            return one
-        if newest[one.subject] is not one:
-            return replace(one, action=Fate.LEFT_OUT, reason="a later chosen message has its subject")
-        if one.deletes:
-            return replace(one, action=Fate.LEFT_OUT, reason="it deletes the key, and only values are put back")
-        last = await js.last_message(name, one.subject) if is_subject(one.subject) else None
-        return decide_value(one, last, overwrite=plan.options.overwrite)
+    async def decide(message: PutBackMessage) -> PutBackMessage:
+        watcher.advance(what, message.size, 1)
+        if message.action is Fate.LEFT_OUT:
+            return message
+        if newest[message.subject] is not message:
+            return replace(message, action=Fate.LEFT_OUT, reason="a later chosen message has its subject")
+        if message.deletes:
+            return replace(message, action=Fate.LEFT_OUT, reason="it deletes the key, and only values are put back")
+        last = await js.last_message(name, message.subject) if is_subject(message.subject) else None
+        return decide_value(message, last, overwrite=plan.options.overwrite)
 
-    watcher.start(what, sum(one.size for one in chosen), len(chosen))
+    watcher.start(what, sum(message.size for message in chosen), len(chosen))
     try:
         return tuple(await gather_some(_AT_ONCE, decide, chosen))
     finally:
         watcher.finish(what)
 
 
-def decide_value(one: PutBackMessage, present: StoredMessage | None, *, overwrite: bool) -> PutBackMessage:
+def decide_value(message: PutBackMessage, present: StoredMessage | None, *, overwrite: bool) -> PutBackMessage:
     """Decide about the only message of a subject that counts. `present` is the last one at the target.
 
     A deleted key has no value that could be lost, so that its value is written.
     """
     if present is None:
-        return one if one.action is Fate.REFUSED else replace(one, expected=0)
+        return message if message.action is Fate.REFUSED else replace(message, expected=0)
     has_value = operation_of(present.headers) is KeyOperation.PUT
-    if has_value and content_of(present.subject, present.headers, present.data) == one.content:
-        return replace(one, action=Fate.THERE, reason=f"message {present.sequence} is the same")
-    if one.action is Fate.REFUSED:
-        return one
+    if has_value and content_of(present.subject, present.headers, present.data) == message.content:
+        return replace(message, action=Fate.THERE, reason=f"message {present.sequence} is the same")
+    if message.action is Fate.REFUSED:
+        return message
     when = f"message {present.sequence} of {format_time(present.timestamp_ns)}"
-    if has_value and present.timestamp_ns >= one.timestamp_ns and not overwrite:
-        return replace(one, action=Fate.REFUSED, reason=f"{when} is newer, and differs", conflict=True)
+    if has_value and present.timestamp_ns >= message.timestamp_ns and not overwrite:
+        return replace(message, action=Fate.REFUSED, reason=f"{when} is newer, and differs", conflict=True)
     reason = f"replaces {when}" if has_value else f"removed by {when}"
-    return replace(one, reason=reason, expected=present.sequence, overwrites=has_value)
+    return replace(message, reason=reason, expected=present.sequence, overwrites=has_value)
 
 
 async def _plan_appended(js: JetStream, plan: PutBackPlan, chosen: Sequence[PutBackMessage]) -> PutBackPlan:
     """Decide where messages are added at the end: those that are missing are."""
     info, entry = plan.target, plan.entry
-    there = await _still_there(js, plan, {one.sequence: one for one in chosen if one.action is not Fate.LEFT_OUT})
+    live = await _still_there(
+        js, plan, {message.sequence: message for message in chosen if message.action is not Fate.LEFT_OUT}
+    )
     # What was put back came after the backup.
     first = max(entry.captured.last_seq, entry.state.last_seq) + 1 if _is_same_stream(plan) else 1
     before = {origin: at[-1] for origin, at in (await arrivals_at(js, plan, info, first))[0].items()}
     present, last = await _of_limited_subjects(js, plan, chosen)
     counts = dict(present)
     decided = []
-    for one in chosen:
-        again = before.get(one.origin)
-        if one.action is Fate.LEFT_OUT:
+    for message in chosen:
+        again = before.get(message.origin)
+        if message.action is Fate.LEFT_OUT:
             pass
-        elif one.sequence in there:
-            one = replace(one, action=Fate.THERE, reason="it is still there")
+        elif message.sequence in live:
+            message = replace(message, action=Fate.THERE, reason="it is still there")
         elif again == _CHOSEN:
-            one = replace(one, action=Fate.LEFT_OUT, reason="it was put back from another chosen message")
+            message = replace(message, action=Fate.LEFT_OUT, reason="it was put back from another chosen message")
         elif again is not None:
-            one = replace(one, action=Fate.THERE, reason=f"it was put back before, as message {again}")
-        elif one.action is Fate.REFUSED:
+            message = replace(message, action=Fate.THERE, reason=f"it was put back before, as message {again}")
+        elif message.action is Fate.REFUSED:
             pass
-        elif crowded := crowded_reason(info, counts.get(one.subject, 0), overwrite=plan.options.overwrite):
-            one = replace(one, action=Fate.REFUSED, reason=crowded, conflict=True)
+        elif crowded := crowded_reason(info, counts.get(message.subject, 0), overwrite=plan.options.overwrite):
+            message = replace(message, action=Fate.REFUSED, reason=crowded, conflict=True)
         else:
-            one = replace(one, expected=last.get(one.subject))
-            before[one.origin] = _CHOSEN
-            if one.subject in counts:
-                counts[one.subject] += 1
-        decided.append(one)
+            message = replace(message, expected=last.get(message.subject))
+            before[message.origin] = _CHOSEN
+            if message.subject in counts:
+                counts[message.subject] += 1
+        decided.append(message)
     return replace(plan, messages=tuple(decided), counts=present)
 
 
@@ -286,7 +288,7 @@ async def _of_limited_subjects(
     async def count(subject: str) -> int:
         return (await js.subjects(name, subject)).get(subject, 0)
 
-    wanted = Counter(one.subject for one in chosen if one.action is Fate.WRITE)
+    wanted = Counter(message.subject for message in chosen if message.action is Fate.WRITE)
     counts = dict(zip(wanted, await gather_some(_AT_ONCE, count, wanted), strict=True))
     if plan.options.overwrite:
         return counts, {}
@@ -294,7 +296,9 @@ async def _of_limited_subjects(
     last = await gather_some(_AT_ONCE, partial(js.last_message, name), narrow)
     # A message that came after the first count is counted now, or it is after the last one.
     counts |= zip(narrow, await gather_some(_AT_ONCE, count, narrow), strict=True)
-    return counts, {subject: 0 if one is None else one.sequence for subject, one in zip(narrow, last, strict=True)}
+    return counts, {
+        subject: 0 if message is None else message.sequence for subject, message in zip(narrow, last, strict=True)
+    }
 
 
 def _each_id_once(messages: Sequence[PutBackMessage]) -> tuple[PutBackMessage, ...]:
@@ -303,13 +307,13 @@ def _each_id_once(messages: Sequence[PutBackMessage]) -> tuple[PutBackMessage, .
     """
     written: dict[bytes, int] = {}
     decided = []
-    for one in messages:
-        if one.action is Fate.WRITE and one.message_id:
-            first = written.setdefault(one.message_id, one.sequence)
-            if first != one.sequence:
+    for message in messages:
+        if message.action is Fate.WRITE and message.message_id:
+            first = written.setdefault(message.message_id, message.sequence)
+            if first != message.sequence:
                 reason = f"message {first} has its message id, and is written"
-                one = replace(one, action=Fate.DUPLICATE, reason=reason)
-        decided.append(one)
+                message = replace(message, action=Fate.DUPLICATE, reason=reason)
+        decided.append(message)
     return tuple(decided)
 
 
@@ -327,10 +331,10 @@ async def _still_there(js: JetStream, plan: PutBackPlan, chosen: Mapping[int, Pu
     within = [sequence for sequence in chosen if info.state.messages and first <= sequence <= last]
 
     def is_same(message: StoredMessage | LookedUp | None) -> bool:
-        one = None if message is None else chosen.get(message.sequence)
-        if message is None or one is None or message.timestamp_ns != one.timestamp_ns:
+        chosen_message = None if message is None else chosen.get(message.sequence)
+        if message is None or chosen_message is None or message.timestamp_ns != chosen_message.timestamp_ns:
             return False
-        return content_of(message.subject, message.headers, message.data) == one.content
+        return content_of(message.subject, message.headers, message.data) == chosen_message.content
 
     if len(within) <= _ONE_BY_ONE:
         present = await gather_some(_AT_ONCE, partial(js.message, info.name), within)
@@ -388,7 +392,7 @@ async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> Pu
     prefix = object_prefix(target.name)
     tokens = description_tokens(name)
     said = [await js.last_message(target.name, f"{prefix}.M.{token}") for token in tokens]
-    present = max(filter(None, said), key=lambda one: one.sequence, default=None)
+    present = max(filter(None, said), key=lambda message: message.sequence, default=None)
     subject = f"{prefix}.M.{tokens[0]}" if present is None else present.subject
     blocked: list[JsBackupError] = []
     for where, size in ((f"{prefix}.C.{_NUID}", max(sizes, default=0)), (subject, 0)):
@@ -397,9 +401,9 @@ async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> Pu
     plan = replace(plan, file=entry, description=read_object(stored.data, f"description of object {name}"))
     message = PutBackMessage(entry.sequence, entry.modified_ns, subject, entry.size, Fate.WRITE, name=name, expected=0)
     if present is not None:
-        found = LookedUp(present.sequence, present.timestamp_ns, present.subject, present.headers, present.data)
+        looked_up = LookedUp(present.sequence, present.timestamp_ns, present.subject, present.headers, present.data)
         with suppress(FormatError):  # then it is something else, which is replaced as well
-            plan = replace(plan, replaces=read_description(found))
+            plan = replace(plan, replaces=read_description(looked_up))
         message = await _decide_file(js, plan, replace(message, expected=present.sequence), present, chunks=len(sizes))
     if message.action is Fate.WRITE:
         size = entry.size + (len(sizes) + 1) * _EXTRA_BYTES
@@ -424,8 +428,8 @@ async def _decide_file(
     if before is not None and _content(plan.description) == _content(read_object(present.data, "description")):
         # NATS.Net does not count an empty chunk at the end.
         needed = chunks if before.chunks == entry.chunks else before.chunks
-        found = await js.subjects(plan.target.name, before.chunk_subject) if needed else {}
-        if found.get(before.chunk_subject, 0) >= needed:
+        counts = await js.subjects(plan.target.name, before.chunk_subject) if needed else {}
+        if counts.get(before.chunk_subject, 0) >= needed:
             return replace(file, action=Fate.THERE, reason=f"{when} is the same", expected=None)
         return replace(file, reason=f"replaces {when}, which lacks chunks", overwrites=True)
     if present.timestamp_ns >= file.timestamp_ns and not plan.options.overwrite:
@@ -571,7 +575,7 @@ def notes_on_age(info: StreamInfo, writes: Sequence[PutBackMessage], now_ns: int
 
 def only(patterns: Sequence[str]) -> JsonObject:
     """Return the patterns as filters of a consumer: none may overlap another one; else there are none."""
-    overlapping = any(overlaps(one, other) for at, one in enumerate(patterns) for other in patterns[:at])
+    overlapping = any(overlaps(pattern, other) for at, pattern in enumerate(patterns) for other in patterns[:at])
     return {} if overlapping or not patterns else {"filter_subjects": list(patterns)}
 
 

@@ -224,10 +224,10 @@ async def write_in_turn(js: JetStream, chosen: ChosenMessages, plan: PutBackPlan
     async with in_turn(js, plan.target.name):
         since = plan.target.state.last_seq + 1
         came, _ = await arrivals_at(js, plan, await js.stream(plan.target.name), since)
-        for at, one in enumerate(messages := list(plan.messages)):
-            if one.action is Fate.WRITE and (again := came.get(one.origin)):
+        for at, planned in enumerate(messages := list(plan.messages)):
+            if planned.action is Fate.WRITE and (again := came.get(planned.origin)):
                 reason = f"it was put back before, as message {again[-1]}"
-                messages[at] = replace(one, action=Fate.THERE, reason=reason, expected=None)
+                messages[at] = replace(planned, action=Fate.THERE, reason=reason, expected=None)
         plan = replace(plan, messages=tuple(messages))
         if not plan.writes:
             return run.report(plan)
@@ -246,7 +246,7 @@ async def _afterwards(js: JetStream, report: PutBackReport) -> PutBackReport:
     plan, written = report.plan, report.written
     now, since = await js.stream(plan.target.name), plan.target.state.last_seq + 1
     origins, subjects = await arrivals_at(js, plan, now, since)
-    twice = tuple(tuple(same) for one in written if len(same := origins.get(one.origin, ())) > 1)
+    twice = tuple(tuple(same) for message in written if len(same := origins.get(message.origin, ())) > 1)
     notes = list(report.notes)
     if twice:
         first = " and ".join(map(str, twice[0]))
@@ -254,7 +254,7 @@ async def _afterwards(js: JetStream, report: PutBackReport) -> PutBackReport:
             f"another command put back the same: {format_count(len(twice), 'message')} of stream {plan.target.name} "
             f"twice, such as messages {first}; remove one of each (nats stream rmm)"
         )
-    unwatched = {one.subject for one in written if one.expected is None}
+    unwatched = {message.subject for message in written if message.expected is None}
     dropped = [] if plan.options.overwrite else list(_dropped(plan, now.state, {s: subjects[s] for s in unwatched}))
     return replace(report, twice=twice, dropped=bool(dropped), notes=(*notes, *dropped))
 
@@ -267,7 +267,7 @@ def _dropped(plan: PutBackPlan, now: StreamState, came: Mapping[str, int]) -> It
     were published; which of them are gone again is not known.
     """
     name, limit, before = plan.target.name, subject_limit(plan.target), plan.target.state
-    subjects = [one for one in sorted(came) if 0 < limit <= plan.counts.get(one, 0) + came[one]]
+    subjects = [subject for subject in sorted(came) if 0 < limit <= plan.counts.get(subject, 0) + came[subject]]
     if subjects:
         yield (
             f"stream {name} now has the {limit:,} messages that it keeps of a subject of "
@@ -292,29 +292,31 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
     pending: dict[asyncio.Task[int | None], int] = {}  # with the sizes of their messages
     last: dict[str, asyncio.Task[int | None]] = {}  # of subjects that are watched: who writes the last one
 
-    async def write(one: PutBackMessage, message: LookedUp, before: asyncio.Task[int | None] | None) -> int | None:
+    async def write(
+        planned_message: PutBackMessage, message: LookedUp, before: asyncio.Task[int | None] | None
+    ) -> int | None:
         """Write a message after `before`; return the last sequence of its subject then. None if that is not known, so
         that no other one of the subject may be written.
         """
-        expected = one.expected if before is None else await before
+        expected = planned_message.expected if before is None else await before
         if before is not None and expected is None:
-            run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
+            run.record(planned_message, Fate.CONFLICT, reason=_MEANWHILE)
             return None
         added = _expecting(name, origin_of_message(plan.manifest.id, plan.entry.name, message), expected)
         block = new_block(message.headers, added, stored_ns=message.timestamp_ns, now_ns=time.time_ns())
         try:
-            ack = await _publish(js, name, one.subject, message.data, block=block)
+            ack = await _publish(js, name, planned_message.subject, message.data, block=block)
         except ApiError as error:
-            if one.expected is None or error.err_code not in _WRONG_LAST:
+            if planned_message.expected is None or error.err_code not in _WRONG_LAST:
                 raise
-            run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
+            run.record(planned_message, Fate.CONFLICT, reason=_MEANWHILE)
             return None
-        run.watcher.advance(name, one.size, 1)
+        run.watcher.advance(name, planned_message.size, 1)
         if ack.duplicate:
             reason = f"the server has stored its message id before, as message {ack.sequence}"
-            run.record(one, Fate.DUPLICATE, as_sequence=ack.sequence, reason=reason)
+            run.record(planned_message, Fate.DUPLICATE, as_sequence=ack.sequence, reason=reason)
             return expected
-        run.record(one, Fate.WRITTEN, as_sequence=ack.sequence)
+        run.record(planned_message, Fate.WRITTEN, as_sequence=ack.sequence)
         return ack.sequence
 
     async def make_room(most: int, most_bytes: int = 1) -> None:
@@ -331,12 +333,12 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
             while batch := await in_thread(_next, messages):
                 for message in batch:
                     await make_room(_IN_FLIGHT, _IN_FLIGHT_BYTES)
-                    one = planned[message.sequence]
+                    planned_message = planned[message.sequence]
                     # The order of messages is the order in which their tasks begin.
-                    task = asyncio.create_task(write(one, message, last.get(one.subject)))
-                    pending[task] = one.size
-                    if one.expected is not None:
-                        last[one.subject] = task
+                    task = asyncio.create_task(write(planned_message, message, last.get(planned_message.subject)))
+                    pending[task] = planned_message.size
+                    if planned_message.expected is not None:
+                        last[planned_message.subject] = task
             await make_room(1)
         finally:
             if pending:  # after an error or an interruption, for answers that are under way
@@ -368,14 +370,14 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
 
 def _next(messages: Iterator[LookedUp]) -> list[LookedUp]:
     """Return the next few messages, none at the end."""
-    found: list[LookedUp] = []
+    looked_up: list[LookedUp] = []
     size = 0
     for message in islice(messages, _IN_FLIGHT):
-        found.append(message)
+        looked_up.append(message)
         size += len(message.data)
         if size >= _IN_FLIGHT_BYTES:
             break
-    return found
+    return looked_up
 
 
 # --- a file ---
@@ -387,7 +389,7 @@ async def write_object(js: JetStream, objects: Objects, plan: PutBackPlan, run: 
     """
     entry, name, old = plan.file, plan.target.name, plan.replaces
     assert entry is not None
-    [one] = plan.writes
+    [chunk] = plan.writes
     nuid = secrets.token_hex(_NUID_BYTES)
     chunk_subject = f"{object_prefix(name)}.C.{nuid}"
     description = plan.description | {"bucket": name.removeprefix(OBJECT_STREAM)}
@@ -395,22 +397,22 @@ async def write_object(js: JetStream, objects: Objects, plan: PutBackPlan, run: 
         description["nuid"] = nuid
     data = json.dumps(description, ensure_ascii=False, separators=(",", ":")).encode()
     origin = MessageOrigin(plan.manifest.id, plan.entry.name, entry.sequence, entry.modified_ns)
-    added = [("Nats-Rollup", "sub"), *_expecting(name, origin, one.expected)]
+    added = [("Nats-Rollup", "sub"), *_expecting(name, origin, chunk.expected)]
     useless = True  # whether the chunks are, if this ends now
     try:
         pieces = ObjectBucket(objects, plan.manifest, plan.entry).content(entry)
-        await _write_chunks(js, name, chunk_subject, pieces, file=one.name)
+        await _write_chunks(js, name, chunk_subject, pieces, file=chunk.name)
         block = new_block(None, added, stored_ns=0, now_ns=0)
         useless = False  # without an answer, it is not known whether the description was stored
-        ack = await _publish(js, name, one.subject, data, block=block)
+        ack = await _publish(js, name, chunk.subject, data, block=block)
     except JsBackupError as error:
         useless = useless or isinstance(error, _NOT_STORED)
         if not (isinstance(error, ApiError) and error.err_code in _WRONG_LAST):
             said = "the file was not written" if useless else "it is not known whether the file was written"
             raise error.with_message(f"{error.message}; {said}") from error
-        run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
+        run.record(chunk, Fate.CONFLICT, reason=_MEANWHILE)
     else:
-        run.record(one, Fate.WRITTEN, as_sequence=ack.sequence)
+        run.record(chunk, Fate.WRITTEN, as_sequence=ack.sequence)
     finally:
         if useless and entry.chunks and not await _purge(js, name, chunk_subject):
             run.notes.append(f"chunks that belong to no file are left on {chunk_subject}")
@@ -420,7 +422,7 @@ async def write_object(js: JetStream, objects: Objects, plan: PutBackPlan, run: 
         run.notes.append(f"the chunks of the file before are left on {old.chunk_subject}")
     stored = await js.message(name, ack.sequence)
     if stored is not None and stored.data != data:
-        raise IntegrityError(f"the description of file {one.name} is not what was written")
+        raise IntegrityError(f"the description of file {chunk.name} is not what was written")
     return run.report(plan, replaced=int(stored is None))
 
 
@@ -430,10 +432,10 @@ async def _write_chunks(js: JetStream, stream: str, subject: str, pieces: Iterat
     sent = hashlib.sha256()
     block = new_block(None, [("Nats-Expected-Stream", stream)], stored_ns=0, now_ns=0)
     while group := await in_thread(lambda: list(islice(pieces, _CHUNKS_IN_FLIGHT))):
-        acks = await asyncio.gather(*(_publish(js, stream, subject, one, block=block) for one in group))
+        acks = await asyncio.gather(*(_publish(js, stream, subject, data, block=block) for data in group))
         sequences += [ack.sequence for ack in acks]
-        for one in group:
-            sent.update(one)
+        for data in group:
+            sent.update(data)
     stored = hashlib.sha256()
     for at in range(0, len(sequences), _CHUNKS_IN_FLIGHT):
         some = sequences[at : at + _CHUNKS_IN_FLIGHT]

@@ -228,10 +228,10 @@ class StoredCatalogs:
 def list_catalogs(documents: Documents) -> StoredCatalogs:
     """Return what is stored now. Raises StoreError."""
     stored, beside = documents.list_beside(layout.CATALOGS)
-    found = ((layout.catalog_generation_of(info.key), info) for info in stored)
+    generations = ((layout.catalog_generation_of(info.key), info) for info in stored)
     witnessed = (layout.witnessed_backup_of(info.key) for info in beside)
     return StoredCatalogs(
-        {generation: info for generation, info in found if generation is not None},
+        {generation: info for generation, info in generations if generation is not None},
         frozenset(backup for backup in witnessed if backup is not None),
     )
 
@@ -258,15 +258,15 @@ def read_witnesses(documents: Documents, backups: Iterable[str]) -> dict[str, st
 
     Raises StoreError.
     """
-    found: dict[str, str] = {}
+    witnesses: dict[str, str] = {}
     for backup in sorted(backups) if not documents.signs else ():
         try:
             said = documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
         except ObjectNotFound:
             continue
         if said:
-            found[backup] = said.decode("ascii", "replace")
-    return found
+            witnesses[backup] = said.decode("ascii", "replace")
+    return witnesses
 
 
 def contradicted(documents: Documents, manifests: Mapping[str, str]) -> frozenset[str]:

@@ -140,9 +140,9 @@ def nothing_at(store: Store) -> RepositoryNotFound:
 
 def _similar_beside(folder: Path) -> Path | None:
     try:
-        names = [one.name for one in islice(folder.parent.iterdir(), _MOST_BESIDE)]
-        found = [folder.parent / name for name in similar(folder.name, names)]
-        return next((one for one in found if (one / layout.DESCRIPTOR).is_file()), None)
+        names = [entry.name for entry in islice(folder.parent.iterdir(), _MOST_BESIDE)]
+        folders = [folder.parent / name for name in similar(folder.name, names)]
+        return next((entry for entry in folders if (entry / layout.DESCRIPTOR).is_file()), None)
     except OSError:
         return None
 
@@ -232,12 +232,12 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
 
 def _feature(fields: DocumentFields, name: str, scheme: str, required: Collection[str]) -> DocumentFields | None:
     """Return the descriptor's fields for a feature, None if it does not have it."""
-    found = fields.optional(name)
-    if (found is not None) != (name in required):
+    feature = fields.optional(name)
+    if (feature is not None) != (name in required):
         fields.wrong(name, "what required_features says")
-    if found is not None and (other := found.text("scheme")) != scheme:
-        raise UnsupportedError(f"{found.where}: unknown scheme {other[:80]!r}", hint="Use a newer jsbackup.")
-    return found
+    if feature is not None and (other := feature.text("scheme")) != scheme:
+        raise UnsupportedError(f"{feature.where}: unknown scheme {other[:80]!r}", hint="Use a newer jsbackup.")
+    return feature
 
 
 # --- stored descriptor ---
@@ -282,14 +282,14 @@ def refuse_occupied(store: Store) -> None:
     if _has_descriptor(store):
         raise _exists(store)
     refuse_inside(store)
-    found = no_repository(store)
-    if found is None:
+    problem = no_repository(store)
+    if problem is None:
         return
     if _has_descriptor(store):  # it was made just now
         raise _exists(store)
-    if isinstance(found, RepositoryNotFound):
+    if isinstance(problem, RepositoryNotFound):
         raise UsageError(f"{store.location} is not empty, and is not a repository", hint="Choose an empty location.")
-    raise found
+    raise problem
 
 
 def refuse_inside(store: Store) -> None:

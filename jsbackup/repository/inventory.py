@@ -120,13 +120,13 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
     asked = {backup: info for backup, info in listed.items() if wanted is None or backup in wanted}
     entries, unreadable = _look_up(documents, catalog, asked)
     if not entries:
-        for one in unreadable:
-            if isinstance(one.error, KeyUnavailable):
-                raise one.error
+        for broken in unreadable:
+            if isinstance(broken.error, KeyUnavailable):
+                raise broken.error
     gaps: list[Gap] = []
     if wanted is None:
-        there = frozenset(one.id for one in unreadable)
-        gaps = check_chain(Evidence({entry.id: entry for entry in entries}, there, catalog, witnessed=witnessed))
+        ids = frozenset(broken.id for broken in unreadable)
+        gaps = check_chain(Evidence({entry.id: entry for entry in entries}, ids, catalog, witnessed=witnessed))
     return Inventory(tuple(entries), tuple(unreadable), warnings, tuple(gaps))
 
 
@@ -148,9 +148,9 @@ def damaged_catalogs(documents: Documents) -> tuple[str, ...]:
 
 def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...], frozenset[str]]:
     """Return the same as `newest_catalog`, and the backups that have a witness."""
-    found = list_catalogs(documents)
+    catalogs = list_catalogs(documents)
     passed_over = (IntegrityError, KeyUnavailable, UnsupportedError)
-    return (*newest_of(documents, found.generations, passed_over), found.witnessed)
+    return (*newest_of(documents, catalogs.generations, passed_over), catalogs.witnessed)
 
 
 def note_backup(documents: Documents, backup: str, previous: str | None, witness: bytes) -> None:
@@ -224,15 +224,15 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
     raise StoreError("the catalog changes again and again while it is rewritten", hint="Try again later.")
 
 
-def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
+def settle_catalog(documents: Documents, generation: int, removed: Collection[str]) -> None:
     """Write another catalog if one names deleted backups again: a writer may have seen them before they were deleted.
 
     `generation` is that of the catalog without them. Raises IntegrityError, UnsupportedError, KeyUnavailable and
     StoreError, for the reasons that `write_catalog` has.
     """
     catalogs = list_catalogs(documents).generations
-    if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
-        write_catalog(documents, without=gone)
+    if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(removed):
+        write_catalog(documents, without=removed)
 
 
 def retract(documents: Documents, backup: str) -> None:
@@ -268,14 +268,16 @@ def _write_next(
     generation = max(catalogs.generations, default=0) + 1
     named = _by_id(base)
     uncovered = {backup: info for backup, info in listed.items() if backup not in named}
-    found, unreadable = _look_up(documents, base, uncovered)
+    summaries, unreadable = _look_up(documents, base, uncovered)
     # The new catalog would cover a manifest that its witness contradicts, and the witness would go.
-    judged = {entry.id for entry in found}.difference(without, loose) & catalogs.witnessed
+    judged = {entry.id for entry in summaries}.difference(without, loose) & catalogs.witnessed
     witnesses = read_witnesses(documents, judged)
-    if gaps := _gaps(base, found, unreadable, without, loose=loose, witnessed=catalogs.witnessed, witnesses=witnesses):
+    if gaps := _gaps(
+        base, summaries, unreadable, without, loose=loose, witnessed=catalogs.witnessed, witnesses=witnesses
+    ):
         raise _GapsFoundError(gaps)
     # Entries never change: manifests do not, and a replaced or removed one must be noticed.
-    entries = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in without}
+    entries = {entry.id: entry for entry in (*base.entries, *summaries) if entry.id not in without}
     new = replace(
         base,
         generation=generation,
@@ -289,8 +291,8 @@ def _write_next(
     documents.put(layout.catalog_key(generation), data)
     delete_catalogs(documents, [old for old in catalogs.generations if old < generation - 1])
     # Backups that this catalog names or leaves out need no witness. Unreadable ones are neither.
-    delete_witnesses(documents, catalogs.witnessed - {one.id for one in unreadable})
-    added = {entry.id for entry in found} - set(without)
+    delete_witnesses(documents, catalogs.witnessed - {backup.id for backup in unreadable})
+    added = {entry.id for entry in summaries} - set(without)
     if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
         return write_catalog(documents, without=vanished)
     return generation
@@ -298,7 +300,7 @@ def _write_next(
 
 def _gaps(
     base: Catalog,
-    found: Sequence[CatalogEntry],
+    entries: Sequence[CatalogEntry],
     unreadable: Sequence[UnreadableBackup],
     without: Collection[str],
     *,
@@ -306,10 +308,10 @@ def _gaps(
     witnessed: frozenset[str],
     witnesses: Mapping[str, str],
 ) -> list[Gap]:
-    """Return the gaps that the uncovered backups `found`, and the witnesses, reveal."""
-    present = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in loose}
-    there = frozenset({*(one.id for one in unreadable), *loose, *without})
-    return check_links(Evidence(present, there, base, witnessed=witnessed, witnesses=witnesses))
+    """Return the gaps that the uncovered backups (`entries`), and the witnesses, reveal."""
+    present = {entry.id: entry for entry in (*base.entries, *entries) if entry.id not in loose}
+    known = frozenset({*(backup.id for backup in unreadable), *loose, *without})
+    return check_links(Evidence(present, known, base, witnessed=witnessed, witnesses=witnesses))
 
 
 def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
@@ -323,8 +325,8 @@ def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
 
 
 def _listed(documents: Documents) -> dict[str, ObjectInfo]:
-    found = ((layout.backup_id_of(info.key), info) for info in documents.list(layout.BACKUPS))
-    return {backup: info for backup, info in found if backup is not None}
+    manifests = ((layout.backup_id_of(info.key), info) for info in documents.list(layout.BACKUPS))
+    return {backup: info for backup, info in manifests if backup is not None}
 
 
 def _by_id(catalog: Catalog | None) -> dict[str, CatalogEntry]:
@@ -387,12 +389,12 @@ def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expec
         KeyUnavailable: no key that opens documents was given.
         StoreError: the store does not answer.
     """
-    found = check_chain(_gather(documents, wanted), expect)
-    if not found:
+    gaps = check_chain(_gather(documents, wanted), expect)
+    if not gaps:
         return []
     # Manifests are added and removed between two listings, but the same one does not vanish twice.
     again = check_chain(_gather(documents, wanted), expect)
-    return [gap for gap in again if gap.backup in {first.backup for first in found}]
+    return [gap for gap in again if gap.backup in {first.backup for first in gaps}]
 
 
 def find_missing(documents: Documents) -> list[Gap]:

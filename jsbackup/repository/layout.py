@@ -194,14 +194,14 @@ def resolve_backup(text: str, backups: Iterable[str]) -> str:
     ids = sorted(backups)
     if not ids:
         raise UsageError("the repository has no backup yet", hint="Make one with `jsbackup backup`.")
-    found = [candidate for candidate in ids if text and candidate.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matches = [candidate for candidate in ids if text and candidate.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         near = f"Did you mean {LATEST}?" if text.casefold() in _NEWEST else nearest(text, [LATEST, *reversed(ids)])
         raise UsageError(f"no backup starts with {text[:80]!r}", hint=near or _HOW_TO_NAME)
-    shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-    raise UsageError(f"{len(found)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")
+    shown = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+    raise UsageError(f"{len(matches)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")
 
 
 # --- names ---

@@ -220,9 +220,9 @@ class Fact:
     def text(self) -> str:
         """The sentence for people."""
         held = f"{self.messages:,} in backup {self.backup}, made {self.made[:19]}Z"
-        had = f"it had {format_count(self.messages, 'message')} in" if self.messages else "it is in"
+        words = f"it had {format_count(self.messages, 'message')} in" if self.messages else "it is in"
         text = _SENTENCES[self.kind].format(
-            held=held, had=f"{had} backup {self.backup}", detail=self.detail, backup=self.backup
+            held=held, had=f"{words} backup {self.backup}", detail=self.detail, backup=self.backup
         )
         return f"{text} ({held})" if self.kind is FactKind.LOST_SINCE and self.backup else text
 

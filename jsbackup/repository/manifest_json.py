@@ -101,7 +101,7 @@ def captured_as(
 
     `all_listed` returns, when all were read, whether no page was left out.
     """
-    captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
+    captures = {capture.text("stream"): _Capture.from_json(capture) for capture in fields.each("captures")}
     others = fields.optional("unchanged")
     unchanged = None if others is None else _Capture.from_json(others)
     names: set[str] = set()
@@ -158,7 +158,7 @@ def _window(streams: Sequence[StreamBackup]) -> _Capture:
 
 
 def is_sorted(streams: Sequence[StreamBackup]) -> bool:
-    return all(one.name < other.name for one, other in pairwise(streams))
+    return all(stream.name < other.name for stream, other in pairwise(streams))
 
 
 def read_named(
@@ -172,7 +172,7 @@ def read_named(
     errors are raised.
     """
     firsts = [page.first for page in pages]
-    found: dict[str, StreamBackup] = {}
+    by_name: dict[str, StreamBackup] = {}
     seen: set[int] = set()
     wanted, due = set(names), set(names)
     while due:
@@ -182,19 +182,19 @@ def read_named(
         listed = list(read([pages[at] for at in sorted(new)])) if new else []
         if not is_sorted(listed):
             return listed, tuple(page for at, page in enumerate(pages) if at not in seen)
-        found.update((stream.name, stream) for stream in listed)
-        origins = {origin for name in due if name in found for origin in _origins_of(found[name].config)}
+        by_name.update((stream.name, stream) for stream in listed)
+        origins = {origin for name in due if name in by_name for origin in _origins_of(by_name[name].config)}
         due = origins - wanted
         wanted |= due
-    streams = [found[name] for name in sorted(found)]
+    streams = [by_name[name] for name in sorted(by_name)]
     return streams, tuple(page for at, page in enumerate(pages) if at not in seen)
 
 
 def _origins_of(config: JsonObject) -> Iterator[str]:
     """Yield the names of the streams that one with this configuration copies from. Some may be of another account."""
     sources = config.get("sources")
-    for one in (config.get("mirror"), *(sources if isinstance(sources, list) else ())):
-        if isinstance(one, dict) and isinstance(name := one.get("name"), str):
+    for origin in (config.get("mirror"), *(sources if isinstance(sources, list) else ())):
+        if isinstance(origin, dict) and isinstance(name := origin.get("name"), str):
             yield name
 
 
@@ -393,7 +393,7 @@ def read_needed(repository: _Reader, backup: str, needed: Needed, *, in_part: bo
     if not needed:
         return repository.manifest(backup, in_part=in_part)
     manifest = repository.manifest(backup, in_part=in_part, names=frozenset(chain.from_iterable(needed)))
-    there = {stream.name for stream in manifest.streams}
-    if manifest.unread and any(there.isdisjoint(names) for names in needed):
+    present = {stream.name for stream in manifest.streams}
+    if manifest.unread and any(present.isdisjoint(names) for names in needed):
         return repository.manifest(backup, in_part=in_part)
     return manifest

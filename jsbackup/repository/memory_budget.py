@@ -103,7 +103,7 @@ class Room:
         if self._fits(share, size):
             return True
         if self._first is None:
-            self._first = max(self._waiting, key=lambda one: self._held.get(one, 0))
+            self._first = max(self._waiting, key=lambda holder: self._held.get(holder, 0))
             self._changed.notify_all()
         return self._first is share
 

@@ -378,10 +378,10 @@ class Objects:
 
     def look_for_damage(self) -> None:
         """Read again which objects were found damaged. For commands that store for days."""
-        found: dict[str, set[bytes]] = {"": set()}
+        damaged: dict[str, set[bytes]] = {"": set()}
         for name, folder in self._read_damaged().items():
-            found.setdefault(folder, set()).add(name)
-        self._damaged = {folder: frozenset(names | found[""]) for folder, names in found.items()}
+            damaged.setdefault(folder, set()).add(name)
+        self._damaged = {folder: frozenset(names | damaged[""]) for folder, names in damaged.items()}
 
     def note_damaged(self, ref: AnyRef) -> None:
         """Note that an object was found damaged, for those who record it."""
@@ -407,8 +407,8 @@ class Objects:
         except ObjectNotFound as error:
             raise IntegrityError(f"object {key} is missing") from error
         if len(data) != size:
-            found = f"only {len(data)}" if len(data) < size else "more"
-            raise DigestMismatch(f"object {key} should have {size} bytes and has {found}")
+            received = f"only {len(data)}" if len(data) < size else "more"
+            raise DigestMismatch(f"object {key} should have {size} bytes and has {received}")
         if sha256_of(data) != sha256:
             raise DigestMismatch(f"object {key} has changed since it was stored (SHA-256 differs)")
         return data

@@ -105,8 +105,8 @@ class ManifestLinks:
                 stored = self._documents.fetch(key, MAX_DOCUMENT_BYTES)
                 decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
                 self._sha256[backup] = stored.sha256
-        found = self._sha256.get(backup)
-        return found if found is None or not contradicted(self._documents, {backup: found}) else None
+        sha256 = self._sha256.get(backup)
+        return sha256 if sha256 is None or not contradicted(self._documents, {backup: sha256}) else None
 
 
 _log = logging.getLogger(__name__)
@@ -276,8 +276,8 @@ class Repository:
                 data = fetch_descriptor(self.store)
         except IntegrityError as error:  # what lies below the mount point, from another time
             raise RepositoryNotFound(error.message, hint=error.hint) from error
-        found = decode_descriptor(data)
-        if found.id != self.descriptor.id:
+        descriptor = decode_descriptor(data)
+        if descriptor.id != self.descriptor.id:
             hint = "Start the command again to use that one."
             raise RepositoryNotFound(f"another repository is at {self.store.location} now", hint=hint)
 

@@ -77,7 +77,7 @@ def glance_at(root: Path, prefix: str) -> Glance:
             complete = False
             entries.pop()
         left -= len(entries)
-        for entry in sorted((entry for entry in entries if is_key(entry.name)), key=lambda one: one.name):
+        for entry in sorted((entry for entry in entries if is_key(entry.name)), key=lambda entry: entry.name):
             if not _is_folder(entry):
                 keys.append(base + entry.name)
             elif base.count("/") < _LEVELS:
@@ -206,10 +206,10 @@ class LocalStore:
         """
         with posix.posix_errors(f"cannot look at {self.location}"):
             try:
-                found = os.statvfs(self._root)
+                status = os.statvfs(self._root)
             except FileNotFoundError:
-                found = os.statvfs(self._root.parent)
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+                status = os.statvfs(self._root.parent)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def glance(self, prefix: str = "") -> Glance:
         with posix.posix_errors(f"cannot list {self.location}/{prefix}"):

@@ -163,8 +163,10 @@ def _versions(bucket: Bucket, key: str, doing: str) -> tuple[list[str], list[str
     while True:
         with bucket.explained(doing):
             page = bucket.client.list_object_versions(Bucket=bucket.name, Prefix=full, **position)
-            markers += [str(found["VersionId"]) for found in page.get("DeleteMarkers", ()) if found["Key"] == full]
-            versions += [str(found["VersionId"]) for found in page.get("Versions", ()) if found["Key"] == full]
+            markers += [
+                str(version["VersionId"]) for version in page.get("DeleteMarkers", ()) if version["Key"] == full
+            ]
+            versions += [str(version["VersionId"]) for version in page.get("Versions", ()) if version["Key"] == full]
             following = {
                 name: str(page[f"Next{name}"]) for name in ("KeyMarker", "VersionIdMarker") if page.get(f"Next{name}")
             }
@@ -380,10 +382,10 @@ class S3Store:
         return self._read_checked(key, {"Range": f"bytes={offset}-{offset + length - 1}"}, offset, length)
 
     def head(self, key: str) -> ObjectInfo:
-        found = self._head(check_key(key), f"cannot look at {key} in {self.location}")
-        if found is None:
+        head = self._head(check_key(key), f"cannot look at {key} in {self.location}")
+        if head is None:
             raise ObjectNotFound(key)
-        return found
+        return head
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -481,12 +483,12 @@ class S3Store:
         while True:
             with bucket.explained(doing):
                 page = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.folder + prefix, **position)
-                found = [
+                objects = [
                     (str(entry["Key"]), int(entry["Size"]), entry["LastModified"].timestamp())
                     for entry in page.get("Contents", ())
                 ]
             self._is_there = True
-            for full, size, modified in found:
+            for full, size, modified in objects:
                 key = full.removeprefix(bucket.folder)
                 if full.startswith(bucket.folder + prefix) and is_key(key):
                     yield ObjectInfo(key, size, modified)
@@ -583,11 +585,11 @@ def _is_whole(content_range: str | None, offset: int, length: int | None, size: 
     return size == total
 
 
-def _in_key_order(found: Iterable[ObjectInfo], prefix: str, location: str) -> Iterator[ObjectInfo]:
+def _in_key_order(objects: Iterable[ObjectInfo], prefix: str, location: str) -> Iterator[ObjectInfo]:
     """Sort a listing by whole keys that may be in order of folders."""
     held: list[ObjectInfo] = []
     shortest = last = ""
-    for info in found:
+    for info in objects:
         name = info.key[len(prefix) :].partition("/")[0]
         if held and not (name == shortest or (name.startswith(shortest) and name[len(shortest)] < "/")):
             yield from _sorted(held, last, location)

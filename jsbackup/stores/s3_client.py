@@ -93,16 +93,16 @@ def s3_access(settings: S3Settings) -> dict[str, str]:
     `secret_access_key`, `session_token`.
     """
     session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
-    found = {"endpoint": settings.endpoint, "region": session.region_name}
+    access = {"endpoint": settings.endpoint, "region": session.region_name}
     credentials = session.get_credentials()
     if credentials is not None:
         frozen = credentials.get_frozen_credentials()
-        found |= {
+        access |= {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "session_token": frozen.token,
         }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in access.items() if value}
 
 
 def make_client(settings: S3Settings) -> Any:
@@ -188,11 +188,11 @@ def _answer_error(doing: str, error: boto.ClientError, refusal: Refusal) -> Stor
             temporary=True,
             retry_after_seconds=_retry_after(headers.get("retry-after", "")),
         )
-    found = _SENTENCES.get(code) or _SENTENCES.get(_BY_STATUS.get(status, ""))
-    if found is None:
+    sentence = _SENTENCES.get(code) or _SENTENCES.get(_BY_STATUS.get(status, ""))
+    if sentence is None:
         what, hint = f"the store answers {status} {'' if code == str(status) else code}".rstrip(), None
     else:
-        what, hint = found
+        what, hint = sentence
     region = headers.get("x-amz-bucket-region", "")
     if hint is _REGION and _CODE.fullmatch(region):
         what = f"the bucket is in the region {region}"

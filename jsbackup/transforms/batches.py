@@ -96,7 +96,7 @@ class Subjects:
         numbers, texts = self._encoded
         changed: list[Any] = [change(text) for text in texts]
         if pa.types.is_binary(self._column.type):
-            changed = [one.encode("utf-8", "surrogateescape") for one in changed]
+            changed = [text.encode("utf-8", "surrogateescape") for text in changed]
         return pa.array(changed, self._column.type).take(numbers)
 
     def __iter__(self) -> Iterator[str]:

@@ -83,7 +83,7 @@ def may_hold(config: JsonObject, restored: Collection[str]) -> Sequence[str]:
         held = held_by({"mirror": others[0]}) if others else []
     else:
         held = held_by({**config, "sources": others})
-    return [_as_pattern(one) for one in held] or ([] if any(origins_of(config)) else [">"])
+    return [_as_pattern(subject) for subject in held] or ([] if any(origins_of(config)) else [">"])
 
 
 def _as_pattern(dest: str) -> str:
@@ -140,11 +140,11 @@ def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequenc
 
     `maps` are the result of `guarding` for the stream. Raises the same errors as `map_stream_config`.
     """
-    one = config.get("filter_subject") or ""
+    single = config.get("filter_subject") or ""
     many = _texts("filter_subjects", config.get("filter_subjects"))
-    if not isinstance(one, str):
+    if not isinstance(single, str):
         raise FormatError("filter_subject is damaged")
-    filters = [one] if one else many
+    filters = [single] if single else many
     if not filters or filters == [">"]:  # all messages, whatever their subjects
         return config
     with _named("its filter"):
@@ -157,14 +157,14 @@ def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequenc
 
 def arriving_unmapped(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> list[str]:
     """Return the names of origins from which messages continue to arrive whose subjects would have been mapped."""
-    found = []
+    subjects = []
     for origin in origins_of(config):
         transforms = _transforms(origin)
         if _is_mapped(origin, mapped) or transforms:
             continue  # the transforms' destinations have been mapped
         if maps.meets(_brought_by(origin)):
-            found.append(origin["name"])
-    return found
+            subjects.append(origin["name"])
+    return subjects
 
 
 def _origin(what: str, origin: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
@@ -182,8 +182,8 @@ def _origin(what: str, origin: JsonObject, maps: SubjectMaps, mapped: Collection
         with _named(f"a transform of {what}"):
             followed = [_through("subject_transforms", transform, theirs, maps) for transform in transforms]
         origin["subject_transforms"] = followed
-        sources = [one.get("src") or ">" for one in followed]
-        if any(overlaps(one, other) for at, one in enumerate(sources) for other in sources[:at]):
+        sources = [source.get("src") or ">" for source in followed]
+        if any(overlaps(source, other) for at, source in enumerate(sources) for other in sources[:at]):
             raise PlanRefused(f"{what}: its transforms would overlap")
     return origin
 

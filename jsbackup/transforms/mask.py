@@ -142,8 +142,8 @@ class MaskCount:
         )
 
 
-def _added(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
-    return {number: one.get(number, 0) + other.get(number, 0) for number in one.keys() | other.keys()}
+def _added(counts: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {number: counts.get(number, 0) + other.get(number, 0) for number in counts.keys() | other.keys()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +182,9 @@ class Masks:
 
 def _refuse_two_for_a_payload(masks: Sequence[Mask]) -> None:
     """Raise UsageError if a whole payload is masked, and something in it too, or twice."""
-    for one, other in combinations([mask for mask in masks if mask.rule.place is not MaskPlace.HEADER], 2):
-        if (one.of_payload or other.of_payload) and overlaps(one.subjects, other.subjects):
+    for first, other in combinations([mask for mask in masks if mask.rule.place is not MaskPlace.HEADER], 2):
+        if (first.of_payload or other.of_payload) and overlaps(first.subjects, other.subjects):
             raise UsageError(
-                f"--mask: {one} and {other} are for the same payloads",
+                f"--mask: {first} and {other} are for the same payloads",
                 hint="Choose subjects that do not overlap for a mask of whole payloads.",
             )

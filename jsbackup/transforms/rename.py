@@ -73,7 +73,7 @@ def kinds_of(name: str, config: JsonObject) -> set[StreamKind]:
     """Return of which kind of bucket the stream is, or a mirror; a stream with other subjects is of none."""
     mirror = config.get("mirror")
     if isinstance(mirror, dict):
-        return {bucket_of(one)[0] for one in (name, str(mirror.get("name") or ""))}
+        return {bucket_of(stream)[0] for stream in (name, str(mirror.get("name") or ""))}
     own = subjects_of_bucket(name)
     subjects = config.get("subjects") or []
     return (
@@ -160,10 +160,12 @@ class Renames:
         """Return the new name of an object bucket; the old one if it is not renamed."""
         return bucket_of(self.name(StreamKind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
 
-    def does(self, one: SubjectMap) -> bool:
+    def does(self, subject_map: SubjectMap) -> bool:
         """Return whether the renaming of a bucket includes what a map does."""
-        whole = self.subjects.whole(one.source)
-        return whole is not None and "*" not in one.source and whole.image(one.source) == one.dest
+        whole = self.subjects.whole(subject_map.source)
+        return (
+            whole is not None and "*" not in subject_map.source and whole.image(subject_map.source) == subject_map.dest
+        )
 
     def config(self, config: JsonObject) -> JsonObject:
         """Return a stream's config under its new name, with the new names of its origins in the same account."""

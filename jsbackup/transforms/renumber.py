@@ -58,10 +58,10 @@ class KnownRanks:
 
 def ranks_to_know(state: ConsumerState | None, config: JsonObject) -> set[int]:
     """Return the sequences whose ranks `renumbered_state` and `renumbered_consumer` need, for a consumer."""
-    found = {_start_of(config) - 1} if _start_of(config) else set()
+    sequences = {_start_of(config) - 1} if _start_of(config) else set()
     if state is not None:
-        found |= {state.delivered.stream, state.ack_floor.stream, *state.pending, *state.redelivered}
-    return found
+        sequences |= {state.delivered.stream, state.ack_floor.stream, *state.pending, *state.redelivered}
+    return sequences
 
 
 def _start_of(config: JsonObject) -> int:

@@ -167,8 +167,8 @@ class _Masking:
         column = self._batch.column(HEADERS)
         if not mentions(column, _COUNTERS):
             return None
-        found = pc.fill_null(pc.match_substring(column, _COUNTER), False)
-        return found if found.true_count else None
+        is_counter = pc.fill_null(pc.match_substring(column, _COUNTER), False)
+        return is_counter if is_counter.true_count else None
 
     def mask(self, chosen: _Chosen) -> MessageBatch:
         """Return the masked batch with all its rows; those that cannot be read as they were."""
@@ -232,9 +232,13 @@ class _Masking:
 
     def _add(self, masked: MaskedRows) -> None:
         count = self._count
-        for number, found in enumerate(masked.counts):
-            for into, more in ((count.seen, found.seen), (count.values, found.values), (count.hit, found.hit)):
-                if more or (into is count.values and found.read):
+        for number, masked_count in enumerate(masked.counts):
+            for into, more in (
+                (count.seen, masked_count.seen),
+                (count.values, masked_count.values),
+                (count.hit, masked_count.hit),
+            ):
+                if more or (into is count.values and masked_count.read):
                     into[number] = into.get(number, 0) + more
 
 
@@ -276,8 +280,8 @@ def _bad_rows(faults: bytes) -> Iterator[int]:
 
 
 def _indices(rows: pa.BooleanArray) -> list[int]:
-    found: list[int] = pc.indices_nonzero(rows).to_pylist()
-    return found
+    indices: list[int] = pc.indices_nonzero(rows).to_pylist()
+    return indices
 
 
 @dataclass(slots=True)
@@ -467,18 +471,18 @@ class Reshape:
             by_subject = self.filters.by_subject.rows(batch)
             dropped = pc.invert(masks[0]) if by_subject is None else pc.and_not(by_subject, masks[0])
             tally.markers += marker_rows(batch.column(HEADERS).filter(dropped)).true_count
-        found = [mask for mask in masks if mask is not None]
-        return keep_rows(batch, reduce(pc.and_, found)) if found else batch
+        masks_left = [mask for mask in masks if mask is not None]
+        return keep_rows(batch, reduce(pc.and_, masks_left)) if masks_left else batch
 
     def _refuse_unwanted(self, batch: MessageBatch, stream: str) -> None:
         column = batch.column(HEADERS)
         if column.null_count == batch.num_rows:
             return
         for name in self.unwanted:
-            found = pc.index(pc.match_substring(column, f"\r\n{name}:".encode()), True).as_py()
-            if found >= 0:
+            at = pc.index(pc.match_substring(column, f"\r\n{name}:".encode()), True).as_py()
+            if at >= 0:
                 raise PlanRefused(
-                    f"message {batch.column(SEQUENCE)[found].as_py()} of stream {stream} has the header {name}, which "
+                    f"message {batch.column(SEQUENCE)[at].as_py()} of stream {stream} has the header {name}, which "
                     "the target does not know",
                     hint="Restore into a newer server, leave such messages out (--subject, --since, --until), or leave "
                     "the setting out anyway with --set FIELD=null.",

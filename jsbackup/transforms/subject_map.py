@@ -188,8 +188,8 @@ class SubjectMaps:
 
     def map(self, subject: str) -> str:
         """Return the mapped literal subject; itself if no map matches."""
-        for one in self._for(subject):
-            mapped = one.map(subject)
+        for subject_map in self._for(subject):
+            mapped = subject_map.map(subject)
             if mapped is not None:
                 return mapped
         return subject
@@ -199,10 +199,13 @@ class SubjectMaps:
         """The maps as a stage of `kernels.SubjectMapper`."""
         return [
             (
-                one.source.encode(),
-                [part.encode() if isinstance(part, str) else part for part in _template(one.source, one.dest)],
+                subject_map.source.encode(),
+                [
+                    part.encode() if isinstance(part, str) else part
+                    for part in _template(subject_map.source, subject_map.dest)
+                ],
             )
-            for one in self.maps
+            for subject_map in self.maps
         ]
 
     def guarding(self, held: Sequence[str]) -> SubjectMaps:
@@ -211,7 +214,7 @@ class SubjectMaps:
         A pattern that begins with a wildcard does not show whether reserved subjects match it in this stream.
         """
         tops = [top for top in _RESERVED if any(pattern.partition(".")[0] == top for pattern in held)]
-        wide = [at for at, one in enumerate(self.maps) if one.is_wide]
+        wide = [at for at, subject_map in enumerate(self.maps) if subject_map.is_wide]
         if not tops or not wide:
             return self
         before, after = self.maps[: wide[0]], self.maps[wide[0] :]
@@ -222,15 +225,15 @@ class SubjectMaps:
     def _for(self, pattern: str) -> Iterator[SubjectMap]:
         """Yield the maps that can apply to what matches a pattern."""
         reserved = is_reserved(pattern)
-        return takewhile(lambda one: not (reserved and one.is_wide), self.maps)
+        return takewhile(lambda subject_map: not (reserved and subject_map.is_wide), self.maps)
 
     def meets(self, pattern: str) -> bool:
         """Return whether any subject of the pattern is mapped."""
-        return any(overlaps(one.source, pattern) for one in self._for(pattern))
+        return any(overlaps(subject_map.source, pattern) for subject_map in self._for(pattern))
 
     def whole(self, pattern: str) -> SubjectMap | None:
         """Return the map that applies to all of the pattern; None if there is none."""
-        first = next((one for one in self._for(pattern) if overlaps(one.source, pattern)), None)
+        first = next((subject_map for subject_map in self._for(pattern) if overlaps(subject_map.source, pattern)), None)
         return first if first is not None and contains(first.source, pattern) else None
 
     def cover(self, patterns: Sequence[str]) -> Sequence[str]:
@@ -242,22 +245,30 @@ class SubjectMaps:
 
         `subjects` are those of the stream. They can only match more if a mapped subject existed before (`may_merge`).
         """
-        found: list[str] = []
+        selected: list[str] = []
         for pattern in patterns:
             own = []
             for image, loss in self._pieces(pattern):
                 if loss:
                     raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
                 own.append(image)
-            found += own
-            for one in self.maps:
-                if contains(pattern, one.source) or one is self.whole(pattern) or one.source == one.dest:
+            selected += own
+            for subject_map in self.maps:
+                if (
+                    contains(pattern, subject_map.source)
+                    or subject_map is self.whole(pattern)
+                    or subject_map.source == subject_map.dest
+                ):
                     continue  # no messages from outside, or none that are not distinguished any more (`loss`)
-                theirs = [subject for subject in subjects if not (one.is_wide and is_reserved(subject))]
-                arrived = [one.image(part) for subject in theirs if (part := intersection(one.source, subject))]
+                theirs = [subject for subject in subjects if not (subject_map.is_wide and is_reserved(subject))]
+                arrived = [
+                    subject_map.image(part) for subject in theirs if (part := intersection(subject_map.source, subject))
+                ]
                 if any(overlaps(image, other) for image in arrived for other in own):
-                    raise PlanRefused(f"{pattern} cannot follow its messages: {one} would add other subjects to it")
-        return self._disjoint(tidy(found))
+                    raise PlanRefused(
+                        f"{pattern} cannot follow its messages: {subject_map} would add other subjects to it"
+                    )
+        return self._disjoint(tidy(selected))
 
     def may_merge(self, patterns: Sequence[str]) -> str:
         """Return which subjects of a stream with these patterns can become the same, in words; "" if none.
@@ -267,14 +278,14 @@ class SubjectMaps:
         pieces: list[tuple[str, str]] = []
         for pattern in patterns:
             left = [pattern]
-            for one in self._for(pattern):
-                both = intersection(one.source, pattern) if left else None
+            for subject_map in self._for(pattern):
+                both = intersection(subject_map.source, pattern) if left else None
                 if both is None:
                     continue
-                if one.merges(both):
-                    return f"{one} makes one subject of many"
-                pieces.append((both, one.image(both)))
-                if contains(one.source, pattern):
+                if subject_map.merges(both):
+                    return f"{subject_map} makes one subject of many"
+                pieces.append((both, subject_map.image(both)))
+                if contains(subject_map.source, pattern):
                     left = []
             pieces += [(rest, rest) for rest in left]
         for (source, image), (other, other_image) in combinations(pieces, 2):
@@ -286,27 +297,27 @@ class SubjectMaps:
         """Yield patterns that together match the mapped subjects of one, each with the reason why it matches more (""
         if not).
         """
-        stays = not any(contains(one.source, pattern) for one in self._for(pattern))
-        for one in self._for(pattern):
-            both = intersection(one.source, pattern)
+        stays = not any(contains(subject_map.source, pattern) for subject_map in self._for(pattern))
+        for subject_map in self._for(pattern):
+            both = intersection(subject_map.source, pattern)
             if both is None:
                 continue
-            image = one.image(both)
-            if contains(one.source, pattern):
-                yield image, one.loss(both)
+            image = subject_map.image(both)
+            if contains(subject_map.source, pattern):
+                yield image, subject_map.loss(both)
                 break
-            if not contains(pattern, one.source):
-                yield image, f"{one} maps a part of it that no pattern can separate"
+            if not contains(pattern, subject_map.source):
+                yield image, f"{subject_map} maps a part of it that no pattern can separate"
             elif not (stays and contains(pattern, image)):  # an image within the pattern needs no pattern of its own
-                yield image, one.loss(both)
+                yield image, subject_map.loss(both)
         else:
             yield pattern, ""
 
     @staticmethod
     def _disjoint(patterns: Sequence[str]) -> Sequence[str]:
-        for one, other in combinations(patterns, 2):
-            if overlaps(one, other):
-                raise PlanRefused(f"{one} and {other} would stand side by side and overlap")
+        for first, other in combinations(patterns, 2):
+            if overlaps(first, other):
+                raise PlanRefused(f"{first} and {other} would stand side by side and overlap")
         for pattern in patterns:
             if not is_pattern(pattern):
                 raise PlanRefused(f"{pattern[:80]} is not a subject that servers accept")

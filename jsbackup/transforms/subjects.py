@@ -62,9 +62,9 @@ def contains(outer: str, inner: str) -> bool:
     return len(wide) == len(narrow)
 
 
-def intersection(one: str, other: str) -> str | None:
+def intersection(pattern: str, other: str) -> str | None:
     """Return the pattern of what matches both; None if nothing does."""
-    left, right = one.split("."), other.split(".")
+    left, right = pattern.split("."), other.split(".")
     both: list[str] = []
     for at in range(max(len(left), len(right))):
         if at == len(left) or at == len(right):
@@ -82,9 +82,9 @@ def intersection(one: str, other: str) -> str | None:
     return ".".join(both)
 
 
-def overlaps(one: str, other: str) -> bool:
+def overlaps(pattern: str, other: str) -> bool:
     """Return whether any literal subject matches both patterns."""
-    return intersection(one, other) is not None
+    return intersection(pattern, other) is not None
 
 
 def tidy(patterns: Iterable[str]) -> Sequence[str]:

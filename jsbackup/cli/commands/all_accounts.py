@@ -108,20 +108,20 @@ def _account_json(account: FoundAccount) -> JsonObject:
     return {"account": account.account, "account_name": account.name or None, "domain": account.domain or None}
 
 
-def _json(one: AccountBackup) -> JsonObject:
-    report = one.report
+def _json(account: AccountBackup) -> JsonObject:
+    report = account.report
     result = None
     if report is not None and report.manifest is not None:
         notes = [*report.notes, *report.lost_readers]
         result = backup_json(report.manifest, report.streams, report.failures, notes)
     return {
-        **_account_json(one.account),
-        "code": one.code,
-        "login": one.login or None,
+        **_account_json(account.account),
+        "code": account.code,
+        "login": account.login or None,
         "result": result,
-        "error": None if one.error is None else error_json(one.error)["error"],
-        "idle": one.idle or None,
-        "unsaved_streams": list(one.unsaved),
+        "error": None if account.error is None else error_json(account.error)["error"],
+        "idle": account.idle or None,
+        "unsaved_streams": list(account.unsaved),
     }
 
 
@@ -132,9 +132,9 @@ def _result(code: int) -> str:
 def _backup_text(done: AllBackups, accounts: list[JsonObject]) -> Iterator[Block]:
     both = list(zip(done.accounts, (document["result"] for document in accounts), strict=True))
     header = ["ACCOUNT", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", "BACKUP"]
-    yield TextTable(header, [_row(one, result) for one, result in both])
-    for one, result in both:
-        yield from _account_text(one, result)
+    yield TextTable(header, [_row(backup, result) for backup, result in both])
+    for backup, result in both:
+        yield from _account_text(backup, result)
     # Many accounts may lack the same.
     for hint in dict.fromkeys(account.error.hint for account in done.accounts if account.error and account.error.hint):
         yield (f"hint: {hint}")
@@ -153,9 +153,9 @@ def _backup_text(done: AllBackups, accounts: list[JsonObject]) -> Iterator[Block
     )
 
 
-def _row(one: AccountBackup, result: JsonObject | None) -> list[str]:
-    name = one.account.name or one.account.account
-    start = [f"{name} ({one.account.domain})" if one.account.domain else name, State(_state(one))]
+def _row(account: AccountBackup, result: JsonObject | None) -> list[str]:
+    name = account.account.name or account.account.account
+    start = [f"{name} ({account.account.domain})" if account.account.domain else name, State(_state(account))]
     if not result:
         return [*start, *[""] * 5]
     streams = result["streams"]
@@ -173,24 +173,26 @@ def _sum(streams: list[JsonObject], key: str) -> int:
     return sum(stream[key] for stream in streams)
 
 
-def _state(one: AccountBackup) -> str:
-    if one.error is not None:
+def _state(account: AccountBackup) -> str:
+    if account.error is not None:
         return "failed"
-    if one.report is None or one.report.manifest is None:
+    if account.report is None or account.report.manifest is None:
         return "nothing"
-    return "complete" if one.report.manifest.result is BackupResult.COMPLETE else "partial"
+    return "complete" if account.report.manifest.result is BackupResult.COMPLETE else "partial"
 
 
-def _account_text(one: AccountBackup, result: JsonObject | None) -> Iterator[Block]:
+def _account_text(account: AccountBackup, result: JsonObject | None) -> Iterator[Block]:
     """Yield what is to be said about one account."""
-    about = f"account {one.account.words}"
-    if one.error is not None:
-        lead = "" if one.account.account in one.error.message else f"{about}: "
-        yield (State("failed"), f": {lead}{one.error.message}")
-    if one.unsaved:
-        yield (f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {in_short(one.unsaved, most=_NAMED)}")
-    if one.idle:
-        yield (State("note"), f": {about}: {one.idle}")
+    about = f"account {account.account.words}"
+    if account.error is not None:
+        lead = "" if account.account.account in account.error.message else f"{about}: "
+        yield (State("failed"), f": {lead}{account.error.message}")
+    if account.unsaved:
+        yield (
+            f"  not backed up: {format_count(len(account.unsaved), 'stream')}, {in_short(account.unsaved, most=_NAMED)}"
+        )
+    if account.idle:
+        yield (State("note"), f": {about}: {account.idle}")
     if not result:
         return
     said = [Said("failed", skipped["name"], skipped["reason"]) for skipped in result["skipped"]]
@@ -255,24 +257,26 @@ def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str)
     with reading(shared, repository, purpose):
         stored, not_meant = _stored_accounts(shared, repository, accounts.choice(connection))
         wanted = WantedBackup(LATEST, options.streams, options.exclude, silent=True, all_needed=False, in_part=True)
-        finders = {one: make_finder(shared, repository, wanted) for one in stored}
+        finders = {account: make_finder(shared, repository, wanted) for account in stored}
         mapped = accounts.map_account
         targets = run_loop(find_targets(connection, stored, mapped, sources, environ=environment(), left_out=not_meant))
         for note in sources.notes:
             shared.output.note(f"note: {note}")
-        choices = {one: _choice(finder, one.origin) for one, finder in finders.items()}
+        choices = {account: _choice(finder, account.origin) for account, finder in finders.items()}
         manifests = [choice.manifest for choice in choices.values() if isinstance(choice, Choice)]
         if len(manifests) == len(choices):  # else something is refused anyway
             check_named(manifests, options)
         names = frozenset(name for manifest in manifests for name in names_of(manifest))
         parts, left_out = [], []
-        for one, choice in choices.items():
+        for account, choice in choices.items():
             narrowed = options_for(choice.manifest, options, names) if isinstance(choice, Choice) else options
             if narrowed is None:
-                left_out.append(one)
-                shared.output.note(f"note: account {one.words} is left out: it has no such stream in its latest backup")
+                left_out.append(account)
+                shared.output.note(
+                    f"note: account {account.words} is left out: it has no such stream in its latest backup"
+                )
             else:
-                parts.append(AccountPart(one, choice, targets[one], narrowed))
+                parts.append(AccountPart(account, choice, targets[account], narrowed))
         yield repository, options, parts, finders, left_out
 
 
@@ -299,16 +303,18 @@ def _stored_accounts(
         if origin.account and not origin.api_prefix:
             named = origin.account_name or (newest[origin].origin.account_name if origin in newest else "")
             newest[origin] = StoredAccount(replace(origin, account_name=named), summary.bytes)
-    known = [_as_found(one.origin) for one in newest.values()]
+    known = [_as_found(account.origin) for account in newest.values()]
     refuse_missing(choice.only, known)
     everywhere = replace(choice, domain=None)
-    meant = [one for one in newest.values() if everywhere.takes(_as_found(one.origin))]
-    clusters = sorted({one.origin.cluster or "(without a name)" for one in meant})
+    meant = [account for account in newest.values() if everywhere.takes(_as_found(account.origin))]
+    clusters = sorted({account.origin.cluster or "(without a name)" for account in meant})
     if len(clusters) != 1:
         of = f"{len(clusters)} clusters: {', '.join(clusters)}" if meant else "no account that is meant"
         raise UsageError(f"the backups are of {of}", hint="See 'jsbackup list'; --origin chooses a cluster.")
-    others = [one for one in newest.values() if one not in meant]
-    return sorted(meant, key=lambda one: (one.origin.account_name or one.origin.account, str(one.origin))), others
+    others = [account for account in newest.values() if account not in meant]
+    return sorted(
+        meant, key=lambda account: (account.origin.account_name or account.origin.account, str(account.origin))
+    ), others
 
 
 def _as_found(origin: Origin) -> FoundAccount:
@@ -318,19 +324,19 @@ def _as_found(origin: Origin) -> FoundAccount:
 # --- what is printed ---
 
 
-def _plan_json(one: AccountPlan, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
-    document = {**_part_json(one.part), "code": one.code}
-    if isinstance(one.preview, JsBackupError):
-        return document | {"plan": None, "error": error_json(one.preview)["error"]}
-    return document | {"plan": plan_json(finders[one.part.stored], one.preview, None), "error": None}
+def _plan_json(account: AccountPlan, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
+    document = {**_part_json(account.part), "code": account.code}
+    if isinstance(account.preview, JsBackupError):
+        return document | {"plan": None, "error": error_json(account.preview)["error"]}
+    return document | {"plan": plan_json(finders[account.part.stored], account.preview, None), "error": None}
 
 
-def _restore_json(one: AccountRestore, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
+def _restore_json(account: AccountRestore, finders: dict[StoredAccount, BackupSearch]) -> JsonObject:
     return {
-        **_part_json(one.part),
-        "code": one.code,
-        "result": None if one.report is None else restored_json(one.report, finders[one.part.stored]),
-        "error": None if one.error is None else error_json(one.error)["error"],
+        **_part_json(account.part),
+        "code": account.code,
+        "result": None if account.report is None else restored_json(account.report, finders[account.part.stored]),
+        "error": None if account.error is None else error_json(account.error)["error"],
     }
 
 
@@ -345,10 +351,10 @@ def _part_json(part: AccountPart) -> JsonObject:
 
 
 def _plans_text(plans: list[AccountPlan], documents: list[JsonObject]) -> Iterator[Block]:
-    for one, document in zip(plans, documents, strict=True):
-        yield _heading(one.part)
-        if isinstance(one.preview, JsBackupError):
-            yield from said_lines([Said("failed", "", one.preview.message, one.preview.hint or "")])
+    for account, document in zip(plans, documents, strict=True):
+        yield _heading(account.part)
+        if isinstance(account.preview, JsBackupError):
+            yield from said_lines([Said("failed", "", account.preview.message, account.preview.hint or "")])
         else:
             yield from (plan_text(document["plan"]))
         yield ""
@@ -380,11 +386,11 @@ def _restores_text(done: AllRestores) -> Iterator[Block]:
     yield (f"{accounts}: {parts}; {streams} restored, {skipped:,} skipped")
 
 
-def _word(one: AccountRestore) -> str:
+def _word(account: AccountRestore) -> str:
     """Return what became of an account, in a word. It is skipped if all that it was to get is there."""
-    if one.code:
-        return "incomplete" if one.code == IncompleteError.exit_code else "failed"
-    skipped = one.report is not None and not one.report.streams and one.report.plan.skipped
+    if account.code:
+        return "incomplete" if account.code == IncompleteError.exit_code else "failed"
+    skipped = account.report is not None and not account.report.streams and account.report.plan.skipped
     return "skipped" if skipped else "restored"
 
 

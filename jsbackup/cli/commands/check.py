@@ -346,7 +346,7 @@ def status(
     now_ns, output = time.time_ns(), shared.output
     try:
         repository = open_repository(shared)
-        found = take_status(
+        health = take_status(
             repository, now_ns=now_ns, tags=choosing.tags, origins=choosing.origins, all_objects=all_objects
         )
     except JsBackupError as error:
@@ -363,13 +363,13 @@ def status(
             streams = run_loop(list_live_streams(connection_of(shared), left_out))
     except NatsError as error:
         unanswered = error
-    report = Report(found, limits, streams, system)
+    report = Report(health, limits, streams, system)
     code = PolicyBreach.exit_code if report.breaches else unanswered.exit_code if unanswered else 0
     errors: list[JsBackupError] = [unanswered] if unanswered else []
     if page is not None:
         errors += _attempt(lambda: _write_page(shared, repository, report, page))
     errors += _publish(now_ns, report, code, file=metrics, url=push)
-    for warning in found.warnings:
+    for warning in health.warnings:
         output.note(warning)
     for failed in errors:
         output.note(State("error"), f": {failed.message}")
@@ -484,14 +484,14 @@ def diff(
             from jsbackup.engine.link.source import read_source
 
             source = run_loop(read_source(connection))
-        found = {
+        by_text = {
             text: make_finder(shared, repository, WantedBackup(text, globs, excluded, silent=True, all_needed=False))(
                 source
             )
             for text in (a, b)
             if text != LIVE
         }
-        manifests = [found[text] for text in (a, b) if text != LIVE]
+        manifests = [by_text[text] for text in (a, b) if text != LIVE]
         choice = ComparedStreams(globs, excluded, manifests)
         consumers = all(m.selection is None or m.selection.consumers for m in manifests)
         run = DiffRun(repository.objects, choice.choose, consumers, named, progress)
@@ -501,7 +501,7 @@ def diff(
             from jsbackup.engine.check.diff_live import diff_live
 
             report = run_loop(diff_live(run, connection, manifests[0], Side.B if a == LIVE else Side.A))
-    return _diff_result([LIVE if text == LIVE else found[text].id for text in (a, b)], report, choice.skipped)
+    return _diff_result([LIVE if text == LIVE else by_text[text].id for text in (a, b)], report, choice.skipped)
 
 
 def _diff_result(sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> Result:

@@ -241,9 +241,12 @@ def _read_tables(
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
     tables = find_tables(path, TableFormat(kind), stream)
-    configured = read_configs_of(configs, [one.stream for one in tables])
+    configured = read_configs_of(configs, [stored_table.stream for stored_table in tables])
     streams = {
-        one.stream: RowStream(one, row_tasks(one, TableFormat(kind)), configured.get(one.stream, {})) for one in tables
+        stored_table.stream: RowStream(
+            stored_table, row_tasks(stored_table, TableFormat(kind)), configured.get(stored_table.stream, {})
+        )
+        for stored_table in tables
     }
     place, origin = place_given(shared), f"table ({kind})"
     repository = open_or_make_repository(shared, may_make=may_make)
@@ -259,15 +262,15 @@ def _read_tables(
             from jsbackup.pipeline.jobs.write import write_row_streams
 
             manifest, stored = write_row_streams(run, streams, tags=tags, origin=origin)
-    for one in stored:
-        name = one.stream.name
+    for stored_table in stored:
+        name = stored_table.stream.name
         if name in configured:
             continue
         said = f"stream {name} has no configuration, so a default one is used"
-        if one.others:  # what a restored one would not store again
-            other = "has another subject" if one.others == 1 else "have other subjects"
-            said += f", for {' and '.join(default_subjects(name))} alone, and {one.others:,} of its "
-            said += f"{format_count(one.stream.captured.messages, 'message')} {other}"
+        if stored_table.others:  # what a restored one would not store again
+            other = "has another subject" if stored_table.others == 1 else "have other subjects"
+            said += f", for {' and '.join(default_subjects(name))} alone, and {stored_table.others:,} of its "
+            said += f"{format_count(stored_table.stream.captured.messages, 'message')} {other}"
         shared.output.note(f"{said}; see --stream-config")
     return stored_result(manifest, stored, (), lost_readers=lost_readers(repository))
 
@@ -421,7 +424,7 @@ def export(
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
             if kind in CONFIG_FORMATS:
-                entries = [one if isinstance(one, StreamBackup) else one.entry for one in written]
+                entries = [stream if isinstance(stream, StreamBackup) else stream.entry for stream in written]
                 exported = export_configs(new, entries, kind)
             elif len(patterns) == 1 and patterns[0].is_literal:
                 exported = [export_stream(new, "", repository.objects, written[0], archive=wanted, progress=progress)]

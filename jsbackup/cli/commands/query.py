@@ -178,9 +178,9 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, dict):
-        return {str(name): _json_value(one) for name, one in value.items()}
+        return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_json_value(one) for one in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return str(value) if isinstance(value, Decimal | date | time | timedelta | UUID) else value
@@ -331,16 +331,16 @@ def _time(ns: int) -> str:
     return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _stream_json(one: StreamStats) -> JsonObject:
+def _stream_json(stream: StreamStats) -> JsonObject:
     return {
-        "stream": one.stream,
-        "messages": one.messages,
-        "bytes": one.bytes,
-        "oldest": _time(one.oldest_ns) if one.oldest_ns else None,
-        "newest": _time(one.newest_ns) if one.newest_ns else None,
-        "sizes": asdict(one.sizes),
-        "duplicates": one.duplicates,
-        "subject_count": one.subject_count,
+        "stream": stream.stream,
+        "messages": stream.messages,
+        "bytes": stream.bytes,
+        "oldest": _time(stream.oldest_ns) if stream.oldest_ns else None,
+        "newest": _time(stream.newest_ns) if stream.newest_ns else None,
+        "sizes": asdict(stream.sizes),
+        "duplicates": stream.duplicates,
+        "subject_count": stream.subject_count,
         "subjects": [
             {
                 "subject": subject.subject,
@@ -349,16 +349,16 @@ def _stream_json(one: StreamStats) -> JsonObject:
                 "oldest": _time(subject.oldest_ns) if subject.oldest_ns else None,
                 "newest": _time(subject.newest_ns) if subject.newest_ns else None,
             }
-            for subject in one.subjects
+            for subject in stream.subjects
         ],
         "rate": {
-            "seconds": one.bucket_ns // 10**9,
+            "seconds": stream.bucket_ns // 10**9,
             "buckets": [
                 {"start": _time(bucket.start_ns), "messages": bucket.messages, "bytes": bucket.bytes}
-                for bucket in one.buckets
+                for bucket in stream.buckets
             ],
         },
-        "size_classes": [size._asdict() for size in one.classes],
+        "size_classes": [size._asdict() for size in stream.classes],
         "largest_messages": [
             {
                 "sequence": large.sequence,
@@ -366,9 +366,9 @@ def _stream_json(one: StreamStats) -> JsonObject:
                 "bytes": large.bytes,
                 "time": _time(large.timestamp_ns),
             }
-            for large in one.largest
+            for large in stream.largest
         ],
-        "growth": list(map(asdict, one.growth)),
+        "growth": list(map(asdict, stream.growth)),
     }
 
 

@@ -219,7 +219,9 @@ def show(
         },
         "streams": [_shown_stream_json(stream, objects=shared.output.as_json) for stream in manifest.streams],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
-        "unlisted": [{"first": one.first, "streams": one.count, "reason": one.reason} for one in manifest.unlisted],
+        "unlisted": [
+            {"first": group.first, "streams": group.count, "reason": group.reason} for group in manifest.unlisted
+        ],
         "problems": _problems_json(problems),
     }
     return Result(document, _backup_text(manifest, hold, problems), damage(manifest.unlisted or problems))

@@ -187,9 +187,9 @@ KEYS = option_keys(_entry.params)
 
 def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
     """Read the restores of a file, with defaults from `shared`. Raises UsageError, which names the restore."""
-    found = read_toml(path, "runbook")
-    refuse_unknown(found, [_LIST], f"runbook {path}")
-    tables = found.get(_LIST)
+    document = read_toml(path, "runbook")
+    refuse_unknown(document, [_LIST], f"runbook {path}")
+    tables = document.get(_LIST)
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"runbook {path} has no list of restores", hint="Write [[restore]] before each of them.")
     entries = []

@@ -204,12 +204,16 @@ def _of_lines(lines: Sequence[BackupSeries]) -> list[_Family]:
             "Streams that the newest backup lacks, or has a part of.",
             [(labels, len(line.skipped) + len(line.warned)) for labels, line in known],
         ),
-        ("stream_messages", "Messages in the newest backup.", [(labels, one.messages) for labels, one in streams]),
-        ("stream_bytes", "Their bytes.", [(labels, one.bytes) for labels, one in streams]),
+        (
+            "stream_messages",
+            "Messages in the newest backup.",
+            [(labels, stream.messages) for labels, stream in streams],
+        ),
+        ("stream_bytes", "Their bytes.", [(labels, stream.bytes) for labels, stream in streams]),
         (
             "stream_stored_bytes",
             "Bytes of its objects, which other backups use too.",
-            [(labels, one.stored_bytes) for labels, one in streams],
+            [(labels, stream.stored_bytes) for labels, stream in streams],
         ),
     ]
 

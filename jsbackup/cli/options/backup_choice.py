@@ -115,7 +115,9 @@ def notes_json(finder: BackupSearch) -> JsonObject:
     choice = finder.choice
     return {
         "notes": list(choice.notes),
-        "elsewhere": [{"stream": one.stream, "backup": one.backup, "created": one.created} for one in choice.elsewhere],
+        "elsewhere": [
+            {"stream": other.stream, "backup": other.backup, "created": other.created} for other in choice.elsewhere
+        ],
     }
 
 
@@ -124,17 +126,17 @@ def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, ne
 
     With `newest`, `latest` must also be the newest backup of all: UsageError otherwise.
     """
-    found = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
+    ids = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
     if LATEST in texts:
         finder = make_finder(shared, repository, WantedBackup(LATEST, in_part=True))
-        found[LATEST] = finder().id
+        ids[LATEST] = finder().id
         last = repository.backups()[-1]
-        if newest and found[LATEST] != last:
+        if newest and ids[LATEST] != last:
             raise UsageError(
-                f"'latest' would be {found[LATEST]}, but {last} is newer",
+                f"'latest' would be {ids[LATEST]}, but {last} is newer",
                 hint="Name the backup that you mean by its id.",
             )
-    return [found[text] for text in texts]
+    return [ids[text] for text in texts]
 
 
 def _usual(shared: Shared) -> Selection | None:
@@ -263,8 +265,8 @@ def names_of(wanted: WantedBackup, manifest: Manifest) -> tuple[str, ...]:
     names = tuple(glob.pattern for glob in wanted.streams)
     if not wanted.as_newest:
         return names
-    there = [glob for glob in wanted.streams if any(glob.matches(stream.name) for stream in manifest.streams)]
-    return tuple(glob.pattern for glob in there) or names
+    matching = [glob for glob in wanted.streams if any(glob.matches(stream.name) for stream in manifest.streams)]
+    return tuple(glob.pattern for glob in matching) or names
 
 
 def choose_readable(shared: Shared, backup: ChosenBackup, streams: Sequence[str]) -> tuple[Sequence[str], BrokenLists]:

@@ -32,7 +32,7 @@ def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held
         lacking += [(name, why) for name in not_backed_up(status, account)]
     for line in status.lines:
         if not line.covered:
-            lacking += [(one.name, f"{line.newest.id} lacks it: {one.reason}") for one in line.skipped]
+            lacking += [(skip.name, f"{line.newest.id} lacks it: {skip.reason}") for skip in line.skipped]
     return _rendered(
         "status.html",
         status=status,

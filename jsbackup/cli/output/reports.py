@@ -60,7 +60,7 @@ def stored_result(
     """
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
-    notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
+    notes = [*notes, *(note for stream in stored for note in stream.notes), *lost_readers]
     document = backup_json(manifest, stored, failures, notes)
     return Result(document, _stored_text(document), _code(manifest, lost_readers))
 
@@ -219,12 +219,12 @@ def backup_json(
         "result": manifest.result,
         "streams": [
             {
-                **stream_json(one.stream),
-                "segments_reused": one.segments_reused,
-                "stored_bytes_added": one.stored_bytes,
-                "seconds": round(one.seconds, 3),
+                **stream_json(stream.stream),
+                "segments_reused": stream.segments_reused,
+                "stored_bytes_added": stream.stored_bytes,
+                "seconds": round(stream.seconds, 3),
             }
-            for one in stored
+            for stream in stored
         ],
         "skipped": [{"name": failure.name, "reason": failure.error.message} for failure in failures],
         "notes": list(notes),

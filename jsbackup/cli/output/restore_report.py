@@ -91,7 +91,7 @@ def plan_text(document: JsonObject) -> Iterator[Block]:
 def preview_json(preview: Decision) -> JsonObject:
     """Return the document of `plan --json` without the origin of streams."""
     made, target = preview.plan, preview.target
-    warnings = [*made.warnings, *(found for action in made.actions for found in action.warnings)]
+    warnings = [*made.warnings, *(finding for action in made.actions for finding in action.warnings)]
     return {
         "target": {
             "version": ".".join(map(str, target.version)),
@@ -102,8 +102,8 @@ def preview_json(preview: Decision) -> JsonObject:
             _action_json(action, order, target) for order, stage in enumerate(made.stages, start=1) for action in stage
         ],
         "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in made.skipped],
-        "refusals": [{"code": found.code} | _finding_json(found) for found in made.refusals],
-        "warnings": [_finding_json(found) for found in warnings],
+        "refusals": [{"code": finding.code} | _finding_json(finding) for finding in made.refusals],
+        "warnings": [_finding_json(finding) for finding in warnings],
         "seconds": round(sum(action.seconds for action in made.actions), 1),
         "estimate": ESTIMATE,
     }
@@ -157,12 +157,12 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
         ],
         "destroys": destroyed,
         "seconds": round(action.seconds, 1),
-        "notes": [found.reason for found in action.warnings],
+        "notes": [finding.reason for finding in action.warnings],
     }
 
 
-def _finding_json(found: Finding) -> JsonObject:
-    return {"stream": found.stream, "rule": found.rule, "reason": found.reason, "hint": found.hint or None}
+def _finding_json(finding: Finding) -> JsonObject:
+    return {"stream": finding.stream, "rule": finding.rule, "reason": finding.reason, "hint": finding.hint or None}
 
 
 def preview_text(document: JsonObject, done: str, origin: str) -> Iterator[Block]:
@@ -204,9 +204,9 @@ def _findings(document: JsonObject) -> Iterator[Said]:
     for skipped in document["skipped"]:
         yield Said("skipped", skipped["name"], skipped["reason"])
     for word, findings in (("warning", document["warnings"]), ("refused", document["refusals"])):
-        for found in findings:
-            rule = found["rule"] if word == "refused" else ""
-            yield Said(word, found["stream"] or "all", found["reason"], found["hint"] or "", rule=rule)
+        for finding in findings:
+            rule = finding["rule"] if word == "refused" else ""
+            yield Said(word, finding["stream"] or "all", finding["reason"], finding["hint"] or "", rule=rule)
 
 
 def _details(action: JsonObject) -> Iterator[Said]:

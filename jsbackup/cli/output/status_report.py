@@ -42,9 +42,9 @@ class Report:
     breaches: Sequence[Breach] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = find_breaches(self.status, self.limits, self.live)
-        found += [] if self.accounts is None else find_account_breaches(self.status, self.accounts)
-        object.__setattr__(self, "breaches", tuple(found))
+        breaches = find_breaches(self.status, self.limits, self.live)
+        breaches += [] if self.accounts is None else find_account_breaches(self.status, self.accounts)
+        object.__setattr__(self, "breaches", tuple(breaches))
 
     def age_seconds(self, moment: str) -> float:
         return (self.status.now_ns - parse_time(moment)) / 1e9
@@ -87,8 +87,8 @@ def status_json(report: Report, location: str) -> JsonObject:
         ],
         "lines": [_line_json(report, line) for line in status.lines],
         "other_backups": status.others,
-        "unreadable": [one.id for one in status.unreadable],
-        "from_the_future": [one.id for one in status.ahead],
+        "unreadable": [backup.id for backup in status.unreadable],
+        "from_the_future": [backup.id for backup in status.ahead],
         "stored": {
             "objects": stored.objects,
             "bytes": stored.bytes,
@@ -137,46 +137,46 @@ def _backup_json(report: Report, backup: BackupSummary) -> JsonObject:
     }
 
 
-def _verify_json(report: Report, one: VerifyOutcome | None) -> JsonObject | None:
+def _verify_json(report: Report, outcome: VerifyOutcome | None) -> JsonObject | None:
     return (
         None
-        if one is None
+        if outcome is None
         else {
-            "begun": one.begun,
-            "ended": one.ended,
-            "age_seconds": round(report.age_seconds(one.ended), 3),
-            "ok": one.ok,
-            "level": one.level,
-            "everything": one.everything,
-            "part": one.part,
-            "backups": one.backups,
-            "problems": one.problems,
-            "damaged": list(one.damaged),
+            "begun": outcome.begun,
+            "ended": outcome.ended,
+            "age_seconds": round(report.age_seconds(outcome.ended), 3),
+            "ok": outcome.ok,
+            "level": outcome.level,
+            "everything": outcome.everything,
+            "part": outcome.part,
+            "backups": outcome.backups,
+            "problems": outcome.problems,
+            "damaged": list(outcome.damaged),
         }
     )
 
 
-def _drill_json(report: Report, one: DrillOutcome | None) -> JsonObject | None:
+def _drill_json(report: Report, outcome: DrillOutcome | None) -> JsonObject | None:
     return (
         None
-        if one is None
+        if outcome is None
         else {
-            "backup": one.backup,
-            "begun": one.begun,
-            "ended": one.ended,
-            "age_seconds": round(report.age_seconds(one.ended), 3),
-            "ok": one.ok,
-            "code": one.code,
-            "error": one.error or None,
-            "seconds": round(one.seconds, 3),
-            "server": one.server,
-            "nodes": one.nodes,
-            "everything": one.everything,
-            "streams": one.restored,
-            "messages": one.messages,
-            "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],
+            "backup": outcome.backup,
+            "begun": outcome.begun,
+            "ended": outcome.ended,
+            "age_seconds": round(report.age_seconds(outcome.ended), 3),
+            "ok": outcome.ok,
+            "code": outcome.code,
+            "error": outcome.error or None,
+            "seconds": round(outcome.seconds, 3),
+            "server": outcome.server,
+            "nodes": outcome.nodes,
+            "everything": outcome.everything,
+            "streams": outcome.restored,
+            "messages": outcome.messages,
+            "failed": [{"name": failed.name, "reason": failed.reason} for failed in outcome.failed],
             # The age of the backup when it was restored: newer messages would have been lost.
-            "recovery_point_seconds": round((parse_time(one.begun) - parse_time(one.backup_created)) / 1e9, 3),
+            "recovery_point_seconds": round((parse_time(outcome.begun) - parse_time(outcome.backup_created)) / 1e9, 3),
         }
     )
 
@@ -195,7 +195,7 @@ def _line_json(report: Report, line: BackupSeries) -> JsonObject:
         "newest": line.newest.id,
         "newest_complete": None if newest is None else _backup_json(report, newest),
         "oldest_complete": None if newest is None else _backup_json(report, line.complete[0]),
-        "skipped": [{"name": one.name, "reason": one.reason} for one in line.skipped],
+        "skipped": [{"name": skip.name, "reason": skip.reason} for skip in line.skipped],
         "in_part": list(line.warned),
         "new": list(line.new),
         "gone": list(line.gone),
@@ -260,8 +260,8 @@ def _line_text(report: Report, line: BackupSeries) -> str:
 def _verify_text(report: Report, newest: VerifyOutcome) -> str:
     part = ", a part of the objects" if newest.part else ""
     what = "all backups" if newest.everything else format_count(newest.backups, "backup")
-    found = "nothing wrong" if newest.ok else format_count(newest.problems, "problem")
-    return f"{span(report.age_seconds(newest.ended))} ago, level {newest.level}, {what}{part}: {found}"
+    verdict = "nothing wrong" if newest.ok else format_count(newest.problems, "problem")
+    return f"{span(report.age_seconds(newest.ended))} ago, level {newest.level}, {what}{part}: {verdict}"
 
 
 def _drill_text(report: Report, newest: DrillOutcome) -> str:

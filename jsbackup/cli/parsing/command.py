@@ -416,7 +416,11 @@ def _read(
     see_also: Sequence[str] = (),
     page: str | None = None,
 ) -> CommandHelp:
-    numbers = [code for one in codes for code in ([one] if isinstance(one, int) else _GROUPS[one])]
+    numbers = [
+        code
+        for code_or_group in codes
+        for code in ([code_or_group] if isinstance(code_or_group, int) else _GROUPS[code_or_group])
+    ]
     texts = {int(code): text.format_map(_TEXTS) for code, text in (means or {}).items()}
     return CommandHelp(examples, frozenset(numbers), texts, tuple(see_also), page)
 

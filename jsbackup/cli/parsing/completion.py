@@ -55,9 +55,9 @@ def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str)
     backups = [ctx.params[name] or _LATEST for name in OF_BACKUPS if name in ctx.params]
     has_server = getattr(ctx.command, "needs_server", False)
     stored = next((backup for backup in backups if backup != _LIVE), None if has_server else _LATEST)
-    found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
+    names = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
     typed = ctx.params.get(str(param.name)) or ()
-    return _offer((name for name in found if name not in typed), incomplete)
+    return _offer((name for name in names if name not in typed), incomplete)
 
 
 def complete_tag(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -78,16 +78,16 @@ def _offer(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 def _look_up(look: _Look) -> list[str]:
     """Return what is found in time; imports are done before. Errors are not shown while typing."""
-    found: list[str] = []
+    names: list[str] = []
 
     def run() -> None:
         with suppress(Exception):
-            found.extend(look())
+            names.extend(look())
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(_SECONDS)
-    return found.copy()
+    return names.copy()
 
 
 def _shared(ctx: click.Context) -> Shared:
@@ -115,8 +115,8 @@ def _stored_streams(ctx: click.Context, backup: str) -> _Look:
 
     def look() -> Iterable[str]:
         repository = open_repository(_shared(ctx))
-        found = repository.backups()[-1] if backup == _LATEST else repository.resolve(backup)
-        return [stream.name for stream in repository.manifest(found).streams]
+        backup_id = repository.backups()[-1] if backup == _LATEST else repository.resolve(backup)
+        return [stream.name for stream in repository.manifest(backup_id).streams]
 
     return look
 

@@ -349,18 +349,18 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options `below`, by parameter name, without those that contradict options `above`."""
     from jsbackup.config.connection import LOGIN_NAMES
 
-    gone = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
+    replaced = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
     for prefix in ("", "to_"):
         login = {f"{prefix}{name}" for name in LOGIN_NAMES}
         passwords = {f"{prefix}{name}" for name in _PASSWORDS}
         given = login & above.keys()
         if given and given <= passwords:
-            gone |= login - {f"{prefix}user"}
+            replaced |= login - {f"{prefix}user"}
         elif given or "@" in str(above.get(f"{prefix}server", "")):
-            gone |= login
+            replaced |= login
         if f"{prefix}context" in above:  # it is a server with its login
-            gone |= {*login, f"{prefix}server"}
-    return {name: value for name, value in below.items() if name not in gone} | dict(above)
+            replaced |= {*login, f"{prefix}server"}
+    return {name: value for name, value in below.items() if name not in replaced} | dict(above)
 
 
 def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -128,8 +128,8 @@ class Profile:
         """Return the values by parameter name for the command with this `table`."""
         merged: dict[str, Any] = {}
         for of_defaults in (True, False):
-            for one in ("", HOOKS, table):
-                layer = {s.name: s.value for s in self.settings if (s.of_defaults, s.table) == (of_defaults, one)}
+            for section in ("", HOOKS, table):
+                layer = {s.name: s.value for s in self.settings if (s.of_defaults, s.table) == (of_defaults, section)}
                 if layer.keys() & {"server", "context"}:
                     merged.pop("server", None)
                     merged.pop("context", None)

@@ -115,12 +115,14 @@ def _run_one(
 
     outcome = _Outcome(name)
     try:
-        with command.make_context(ctx.info_name, list(ctx.words), parent=ctx.parent, only=name, print_to=keep) as one:
-            for file in filter(None, map(one.params.get, ("metrics", "html"))):
+        with command.make_context(
+            ctx.info_name, list(ctx.words), parent=ctx.parent, only=name, print_to=keep
+        ) as run_ctx:
+            for file in filter(None, map(run_ctx.params.get, ("metrics", "html"))):
                 if written.setdefault(file, name) != name:
                     what = f"{file} has what profile {written[file]} says"
                     raise UsageError(what, hint="Name a file in each profile, or run the profiles one by one.")
-            outcome.code = command.invoke(one) or 0
+            outcome.code = command.invoke(run_ctx) or 0
     except Interrupted:
         raise
     except click.ClickException as wrong:

@@ -109,7 +109,7 @@ def back_up_accounts(
     RepositoryLocked if the lease was lost.
     """
     known_origins = with_streams(earlier)
-    without = [one for one, login in chosen.logins.items() if isinstance(login, UsageError)]
+    without = [account for account, login in chosen.logins.items() if isinstance(login, UsageError)]
     unsaved = _streams(run.connection, without, complete)
     done = []
     for account, login in chosen.logins.items():
@@ -121,14 +121,15 @@ def back_up_accounts(
         else:
             own = run if earlier is None else replace(run, earlier=earlier.get(chosen.origins[account], ()))
             done.append(_backed_up(own, account, login, lease, complete=complete, show_progress=show_progress))
-    idle = [one for one in done if isinstance(one.error, NothingChosen)]
+    idle = [account for account in done if isinstance(account.error, NothingChosen)]
     if idle and len(idle) == len(done):
-        errors = [one.error for one in idle if one.error is not None]
+        errors = [account.error for account in idle if account.error is not None]
         # The nearest name may be in any account.
         raise next((error for error in errors if (error.hint or "").startswith("Did you mean")), errors[0])
     # Streams need not be in each account.
     accounts = tuple(
-        replace(one, error=None, idle=one.error.message) if one in idle and one.error else one for one in done
+        replace(account, error=None, idle=account.error.message) if account in idle and account.error else account
+        for account in done
     )
     problems = [*chosen.survey.problems, *_lost_domains(chosen, known_origins)]
     if not accounts and not run.options.allow_nothing:
@@ -172,8 +173,11 @@ def _without_login(
 def _streams(
     connection: Connection, accounts: list[FoundAccount], complete: Complete
 ) -> dict[FoundAccount, tuple[str, ...]]:
-    found = streams_of(connection, accounts, complete)
-    return {one: tuple(sorted(streams.keys() - useless_copies(streams))) for one, streams in found.items()}
+    streams_by_account = streams_of(connection, accounts, complete)
+    return {
+        account: tuple(sorted(streams.keys() - useless_copies(streams)))
+        for account, streams in streams_by_account.items()
+    }
 
 
 def earlier_backups(repository: Repository) -> dict[Origin, list[BackupSummary]] | None:
@@ -185,12 +189,12 @@ def earlier_backups(repository: Repository) -> dict[Origin, list[BackupSummary]]
     except JsBackupError as error:
         _log.warning("earlier backups cannot be read: %s", error.message)
         return None
-    found: dict[Origin, list[BackupSummary]] = {}
+    earlier: dict[Origin, list[BackupSummary]] = {}
     for summary in summaries:
         if summary.is_of_a_server:
             origin = origin_of(summary)
-            found[origin] = [*found.pop(origin, []), summary]
-    return found
+            earlier[origin] = [*earlier.pop(origin, []), summary]
+    return earlier
 
 
 def with_streams(earlier: Mapping[Origin, Sequence[BackupSummary]] | None) -> list[Origin]:

@@ -222,7 +222,7 @@ def read_sources(file: AccountsFile, environ: Mapping[str, str]) -> LoginSources
     seeds: dict[str, AccountSeed] = {}
     for text in file.signing_keys:
         read, problems = find_seeds(place(text, "keys", f"signing-keys of {file.path}", environ))
-        seeds |= {public_key(one.seed): one for one in read}
+        seeds |= {public_key(seed.seed): seed for seed in read}
         notes += problems
     patterns = tuple(text for text in file.creds if ACCOUNT in text)
     return LoginSources(file, tuple(creds), patterns, seeds, tuple(notes))
@@ -334,20 +334,20 @@ class AccountLogins:
         for pattern in self.sources.patterns:
             for name in self.names(account):
                 try:
-                    found = self._by_pattern(pattern.replace(ACCOUNT, name), name, account)
+                    login = self._by_pattern(pattern.replace(ACCOUNT, name), name, account)
                 except UsageError as error:
                     reasons.append(error.message)
                     continue
-                return self._chosen([found], base)
+                return self._chosen([login], base)
         if reasons:
             raise _Unusable(reasons[0])
         return None
 
     def _by_pattern(self, reference: str, name: str, account: FoundAccount) -> CredsFile:
-        found = self._read(reference, name)
-        if found.claims.account != account.account:
-            raise UsageError(f"{found.path} has credentials of account {found.claims.account}")
-        return found
+        creds = self._read(reference, name)
+        if creds.claims.account != account.account:
+            raise UsageError(f"{creds.path} has credentials of account {creds.claims.account}")
+        return creds
 
     def _read(self, reference: str, name: str) -> CredsFile:
         """Return the credentials that a pattern leads to by a name. Raises UsageError."""
@@ -357,24 +357,24 @@ class AccountLogins:
         shown = reference if is_reference(reference) else str(expand_path(reference, self._environ))
         return read_creds(text, shown)
 
-    def _chosen(self, found: Sequence[CredsFile], base: Connection) -> AccountLogin:
+    def _chosen(self, creds: Sequence[CredsFile], base: Connection) -> AccountLogin:
         """Return the login of the user that is meant. Raises _Unusable."""
         wanted = self.sources.file.user
         if wanted is not None:
-            named = [one for one in found if wanted in (one.claims.name, one.claims.user)]
+            named = [file for file in creds if wanted in (file.claims.name, file.claims.user)]
             if not named:
-                raise _Unusable(f"user {wanted} is not among those there are credentials of, {_users(found)}")
-            found = named
+                raise _Unusable(f"user {wanted} is not among those there are credentials of, {_users(creds)}")
+            creds = named
         now = self._now()
-        valid = [one for one in found if one.claims.expires is None or one.claims.expires > now]
+        valid = [file for file in creds if file.claims.expires is None or file.claims.expires > now]
         if not valid:
-            last = max(found, key=lambda one: one.claims.expires or 0)
+            last = max(creds, key=lambda file: file.claims.expires or 0)
             when = format_time((last.claims.expires or 0) * 10**9)[:19]
             raise _Unusable(f"the credentials in {last.path} expired at {when}Z")
-        if len({one.claims.user for one in valid}) > 1:
+        if len({file.claims.user for file in valid}) > 1:
             raise _Unusable(f"there are credentials of several users, {_users(valid)}: choose one by user = …")
         # The same user twice: the one that may log in for longer.
-        best = max(valid, key=lambda one: one.claims.expires or float("inf"))
+        best = max(valid, key=lambda file: file.claims.expires or float("inf"))
         return AccountLogin(with_login(base, best.login), f"credentials file {best.path}", proved=True)
 
     def _minted(
@@ -416,8 +416,8 @@ class AccountLogins:
         return None
 
 
-def _users(found: Sequence[CredsFile]) -> str:
-    names = sorted({one.claims.name or one.claims.user for one in found})
+def _users(creds: Sequence[CredsFile]) -> str:
+    names = sorted({file.claims.name or file.claims.user for file in creds})
     return in_short(names, most=_USERS_NAMED)
 
 
@@ -475,28 +475,28 @@ def choose_accounts(
             cluster = view.origin(FoundAccount("")).cluster
             domains = frozenset(view.origin(FoundAccount("", domain=domain)).domain for domain in survey.domains)
             origins = {account: view.origin(account) for account in survey.accounts}
-            gone = {
+            absent = {
                 FoundAccount(origin.account, origin.account_name, origin.domain): origin
                 for origin in earlier
                 if origin not in origins.values() and _is_of(origin, cluster, domains)
             }
-            everything = [*survey.accounts, *gone]
+            everything = [*survey.accounts, *absent]
             refuse_missing(choice.only, everything)
-            meant = [one for one in everything if choice.takes(one)]
-            bases = {one: view.connection(one, connection) for one in meant}
-            claims = {one: await view.claims(one.account) if sources.seeds else None for one in meant}
-            chosen = AccountsChosen(survey, choice, {}, origins | gone, cluster, domains, frozenset(gone))
+            meant = [account for account in everything if choice.takes(account)]
+            bases = {account: view.connection(account, connection) for account in meant}
+            claims = {account: await view.claims(account.account) if sources.seeds else None for account in meant}
+            chosen = AccountsChosen(survey, choice, {}, origins | absent, cluster, domains, frozenset(absent))
             return chosen, bases, claims
 
     chosen, bases, claims = complete(look())
     # Not above: a program that looks up a secret may take its time.
     finder = AccountLogins(sources, environ, twins=twin_names(chosen.survey.accounts))
     logins: dict[FoundAccount, AccountLogin | UsageError] = {}
-    for one, base in bases.items():  # still with the login of the system user
+    for owner, base in bases.items():  # still with the login of the system user
         try:
-            logins[one] = finder.find(one, claims[one], base, purpose)
+            logins[owner] = finder.find(owner, claims[owner], base, purpose)
         except UsageError as error:
-            logins[one] = error
+            logins[owner] = error
     return replace(chosen, logins=logins, notes=tuple(sources.notes))
 
 

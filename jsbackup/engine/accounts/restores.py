@@ -100,7 +100,7 @@ def check_named(manifests: Sequence[Manifest], options: RestoreOptions) -> None:
 
 def names_of(manifest: Manifest) -> list[str]:
     """Return the streams of a backup, with those that it lacks."""
-    return [*(stream.name for stream in manifest.streams), *(one.name for one in manifest.skipped)]
+    return [*(stream.name for stream in manifest.streams), *(skip.name for skip in manifest.skipped)]
 
 
 _log = logging.getLogger(__name__)
@@ -150,37 +150,41 @@ async def find_targets(
     async with system_view(connection) as view:
         known = await _known_accounts(view, sources)
         chosen = _Targets(known, stored)
-        if any(chosen.find(one) is None for one in stored) or any(not chosen.knows(new) for _, _, new in pairs):
+        if any(chosen.find(stored_account) is None for stored_account in stored) or any(
+            not chosen.knows(new) for _, _, new in pairs
+        ):
             await _name_the_rest(view, chosen, sources, environ, connection=connection)
         chosen.name_by_hand(pairs)
         finder = AccountLogins(sources, environ, twins=twin_names(chosen.known.values()))
-        if any(chosen.find(one) is None for one in stored):
+        if any(chosen.find(stored_account) is None for stored_account in stored):
             await in_thread(_name_by_patterns, chosen, finder, stored)
-        found: dict[StoredAccount, AccountTarget | UsageError] = {}
-        for one in stored:
-            account = chosen.find(one)
+        targets: dict[StoredAccount, AccountTarget | UsageError] = {}
+        for stored_account in stored:
+            account = chosen.find(stored_account)
             try:
                 if account is None:
-                    raise chosen.nothing_for(one)
-                account = replace(account, domain=_domain(view, one, stored, connection), bytes=one.bytes)
+                    raise chosen.nothing_for(stored_account)
+                account = replace(
+                    account, domain=_domain(view, stored_account, stored, connection), bytes=stored_account.bytes
+                )
                 claims = await view.claims(account.account) if sources.seeds else None
                 base = view.connection(account, connection)
                 login = await in_thread(finder.find, account, claims, base, LoginPurpose.RESTORE)
-                found[one] = AccountTarget(account, login)
+                targets[stored_account] = AccountTarget(account, login)
             except UsageError as error:
-                found[one] = error
-    return found
+                targets[stored_account] = error
+    return targets
 
 
 async def _known_accounts(view: SystemView, sources: LoginSources) -> dict[str, FoundAccount]:
     """Return the accounts of the system by key, as far as they are known without logging in to them."""
     survey = await view.survey()
-    found = {account.account: replace(account, domain="", bytes=0) for account in survey.accounts}
-    for one in await view.resolver_accounts():
-        found.setdefault(one.account, one)
+    known = {account.account: replace(account, domain="", bytes=0) for account in survey.accounts}
+    for resolved in await view.resolver_accounts():
+        known.setdefault(resolved.account, resolved)
     for key in sorted({cred.claims.account for cred in sources.creds}):
-        found.setdefault(key, FoundAccount(key))
-    return found
+        known.setdefault(key, FoundAccount(key))
+    return known
 
 
 async def _name_the_rest(
@@ -208,9 +212,9 @@ async def _name_the_rest(
 
 def _name_by_patterns(chosen: _Targets, finder: AccountLogins, stored: Sequence[StoredAccount]) -> None:
     """Take names that lead to credentials by a pattern for the names of the accounts that these are for."""
-    for one in stored:
-        name = one.origin.account_name or one.origin.account
-        if chosen.find(one) is None and (key := finder.account_by_pattern(name)) is not None:
+    for account in stored:
+        name = account.origin.account_name or account.origin.account
+        if chosen.find(account) is None and (key := finder.account_by_pattern(name)) is not None:
             chosen.known[key] = FoundAccount(key, name)
 
 
@@ -219,7 +223,7 @@ class _Targets:
 
     def __init__(self, known: dict[str, FoundAccount], stored: Sequence[StoredAccount]) -> None:
         self.known = known
-        accounts = {one.origin.account: one for one in stored}
+        accounts = {account.origin.account: account for account in stored}
         counts = Counter(name for account in accounts.values() for name in set(account.names))
         self._twins = {name for name, count in counts.items() if count > 1}
         self._by_hand: dict[Origin, FoundAccount] = {}
@@ -234,13 +238,13 @@ class _Targets:
             if others:
                 raise UsageError(f"--map-account {text}: {len(others) + 1} accounts are named {new}", hint=_BY_KEY)
             if not self.knows(new):
-                names = sorted({name for one in self.known.values() for name in one.names})
+                names = sorted({name for account in self.known.values() for name in account.names})
                 raise UsageError(
                     f"--map-account {text}: the target has no account {new}",
                     hint=nearest(new, names) or _known_in_words(names),
                 )
-            for one in old:
-                self._by_hand[one.origin] = target
+            for account in old:
+                self._by_hand[account.origin] = target
 
     def find(self, stored: StoredAccount) -> FoundAccount | None:
         """Return the account that a stored one goes to; None if there is none, or there are several."""
@@ -264,7 +268,7 @@ class _Targets:
                 hint=_BY_KEY,
             )
         if called:
-            keys = ", ".join(one.account for one in called)
+            keys = ", ".join(account.account for account in called)
             return UsageError(
                 f"account {stored.words}: {len(called)} accounts of the target are named {name}: {keys}", hint=_BY_KEY
             )
@@ -274,7 +278,7 @@ class _Targets:
         )
 
     def _called(self, name: str) -> list[FoundAccount]:
-        return [one for one in self.known.values() if name and name in one.names]
+        return [account for account in self.known.values() if name and name in account.names]
 
 
 def _known_in_words(names: Sequence[str]) -> str:
@@ -293,14 +297,14 @@ def _pairs(
     first: dict[Origin, str] = {}  # the text that names it
     for text in named:
         old, new = _split(text, stored, left_out)
-        for one in old:
-            if (other := first.get(one.origin)) is not None:
-                name = one.origin.account_name or one.origin.account
+        for account in old:
+            if (other := first.get(account.origin)) is not None:
+                name = account.origin.account_name or account.origin.account
                 raise UsageError(
                     f"--map-account names {name} twice: {other} and {text}",
                     hint="An account is restored into one other: leave one of them out.",
                 )
-            first[one.origin] = text
+            first[account.origin] = text
         pairs.append((text, old, new))
     return pairs
 
@@ -313,21 +317,21 @@ def _split(
         old, new = text[:at], text[at + 1 :]
         if letter != "=" or not old or not new:
             continue
-        if found := [one for one in stored if old in one.names]:
-            if len({one.origin.account for one in found}) > 1:
+        if named := [account for account in stored if old in account.names]:
+            if len({account.origin.account for account in named}) > 1:
                 raise UsageError(
-                    f"--map-account {text}: {len(found)} accounts of the backups are named {old}", hint=_BY_KEY
+                    f"--map-account {text}: {len(named)} accounts of the backups are named {old}", hint=_BY_KEY
                 )
-            return found, new
+            return named, new
     if "=" not in text:
         raise UsageError(f"--map-account {text}: there is no =", hint="Write OLD=NEW, by names or keys.")
     for at in (at for at, letter in enumerate(text) if letter == "="):
-        if text[at + 1 :] and any(text[:at] in one.names for one in left_out):
+        if text[at + 1 :] and any(text[:at] in account.names for account in left_out):
             raise UsageError(
                 f"--map-account {text}: {text[:at]} is left out by --account",
                 hint="Leave this out, or restore that account, too.",
             )
-    known = sorted({name for one in stored for name in one.names})
+    known = sorted({name for account in stored for name in account.names})
     hint = nearest(text.partition("=")[0], known) or "See 'jsbackup list' for the accounts there are."
     raise UsageError(f"--map-account {text}: no backup is of that account", hint=hint)
 
@@ -365,7 +369,7 @@ class AccountPart:
 
     @property
     def error(self) -> JsBackupError | None:
-        return next((one for one in (self.choice, self.target) if isinstance(one, JsBackupError)), None)
+        return next((problem for problem in (self.choice, self.target) if isinstance(problem, JsBackupError)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,17 +435,19 @@ def restore_accounts(
     """Restore all accounts, or none if one of them cannot be restored. `complete` runs what waits for servers;
     `show_progress` is called for each account.
     """
-    tried = [(part, _attempt(part, repository, complete, lambda one: one.prepare(settings))) for part in parts]
+    tried = [
+        (part, _attempt(part, repository, complete, lambda prepared: prepared.prepare(settings))) for part in parts
+    ]
     ready = _without_conflicts(tried)
-    blocked = {id(part): one for part, one in ready if isinstance(one, JsBackupError)}
+    blocked = {id(part): prepared for part, prepared in ready if isinstance(prepared, JsBackupError)}
     if blocked:
         return AllRestores(tuple(AccountRestore(part, error=blocked.get(id(part))) for part in parts), refused=True)
     restore = partial(_restored, repository=repository, settings=settings)
     return AllRestores(
         tuple(
-            restore(part, one[0], complete=complete, show_progress=show_progress)
-            for part, one in ready
-            if not isinstance(one, JsBackupError)
+            restore(part, prepared[0], complete=complete, show_progress=show_progress)
+            for part, prepared in ready
+            if not isinstance(prepared, JsBackupError)
         )
     )
 
@@ -470,12 +476,16 @@ _Ready = tuple[Prepared, JetStreamPlace] | JsBackupError
 
 def _without_conflicts(tried: Sequence[tuple[AccountPart, _Ready]]) -> list[tuple[AccountPart, _Ready]]:
     """Return the same, with an error where a restore conflicts with one before it: both go to one account."""
-    sound = [(one[0].decision, one[1], _name(part)) for part, one in tried if not isinstance(one, JsBackupError)]
+    sound = [
+        (prepared[0].decision, prepared[1], _name(part))
+        for part, prepared in tried
+        if not isinstance(prepared, JsBackupError)
+    ]
     together = iter(with_conflicts(sound))
     checked: list[tuple[AccountPart, _Ready]] = []
-    for part, one in tried:
-        outcome = one
-        if not isinstance(one, JsBackupError):
+    for part, prepared in tried:
+        outcome = prepared
+        if not isinstance(prepared, JsBackupError):
             try:
                 refuse_if_refused(next(together).plan, preview=_PREVIEW)
             except JsBackupError as error:

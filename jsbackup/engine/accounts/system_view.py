@@ -87,7 +87,7 @@ class System:
         """Return the first answer that is `good`, or all of those; none if there is none. Not every server may answer:
         waits a moment after the last one. Raises NatsError.
         """
-        found: list[Message] = []
+        answers: list[Message] = []
         seen = 0
         try:
             async with self.link.subscribe(self.link.new_inbox()) as inbox:
@@ -100,12 +100,12 @@ class System:
                     seen += 1
                     wait = min(_QUIET_SECONDS, wait)
                     if good(message):
-                        found.append(message)
+                        answers.append(message)
                         if not all_of_them:
                             break
         except NatsTimeout:
             pass
-        return found
+        return answers
 
     async def _answers(
         self, subject: str, payload: bytes, enough: Callable[[Sequence[ServerAnswer]], bool]
@@ -205,7 +205,7 @@ class SystemView:
     async def survey(self) -> AccountSurvey:
         """Find the accounts that have JetStream."""
         await self._system.count()
-        found: dict[tuple[str, str], dict[str, FoundAccount]] = {}
+        by_domain: dict[tuple[str, str], dict[str, FoundAccount]] = {}
         answers = await self._system.ask_all(JSZ, jsz_accounts(0))
         servers, answered = self._system.servers, len(answers)
         problems = list(self._problems(answers))
@@ -220,12 +220,12 @@ class SystemView:
                 for detail in details:
                     name = "" if detail.name == detail.account else detail.name
                     account = FoundAccount(detail.account, name, answer.domain, detail.bytes)
-                    found.setdefault((detail.account, answer.domain), {})[answer.server] = account
+                    by_domain.setdefault((detail.account, answer.domain), {})[answer.server] = account
             offset += PAGE
             answers = await self._system.ask_all(JSZ, jsz_accounts(offset)) if more else []
             if more and len(answers) < answered:
                 problems.append(f"{answered - len(answers)} servers did not send all of their list of accounts")
-        accounts = [_merged(list(by_server.values())) for by_server in found.values()]
+        accounts = [_merged(list(by_server.values())) for by_server in by_domain.values()]
         accounts.sort(key=lambda account: (account.name or account.account, account.account, account.domain))
         return AccountSurvey(tuple(accounts), servers, answered, self.domains, tuple(problems))
 
@@ -240,11 +240,11 @@ class SystemView:
                 yield f"server {answer.name} cannot list its accounts: {answer.error}"
         lacking, named = 0, set[str]()
         for domain in {answer.domain for answer in answers}:
-            there = [answer for answer in answers if answer.domain == domain]
-            groups = [group for group in map(meta_group, there) if group is not None]
-            with_jetstream = [answer for answer in there if not answer.data.flag("disabled")]
+            of_domain = [answer for answer in answers if answer.domain == domain]
+            groups = [group for group in map(meta_group, of_domain) if group is not None]
+            with_jetstream = [answer for answer in of_domain if not answer.data.flag("disabled")]
             lacking += max(0, max((group.size for group in groups), default=0) - len(with_jetstream))
-            named |= {name for group in groups for name in group.names} - {answer.name for answer in there}
+            named |= {name for group in groups for name in group.names} - {answer.name for answer in of_domain}
         silent = max(lacking, self._system.servers - len(answers))
         if silent > 0:
             which = f" (not {', '.join(sorted(named))})" if named and len(named) <= silent else ""
@@ -255,15 +255,15 @@ class SystemView:
 
     async def streams(self, account: FoundAccount) -> dict[str, StreamInfo]:
         """Return the streams of an account, by name."""
-        found: dict[str, StreamInfo] = {}
+        streams: dict[str, StreamInfo] = {}
         for answer in await self._system.ask_all(JSZ, jsz_streams(account.account)):
             if answer.domain != account.domain:
                 continue
             for detail in account_details(answer):
                 for document in detail.streams if detail.account == account.account else ():
                     info = stream_info(document, f"streams of account {account.account}")
-                    found.setdefault(info.name, info)
-        return found
+                    streams.setdefault(info.name, info)
+        return streams
 
     async def claims(self, account: str) -> AccountClaims | None:
         """Return what the account's JWT says; None if no server tells it. Only loaded accounts are known everywhere,
@@ -275,26 +275,28 @@ class SystemView:
 
     def forget_unknown(self) -> None:
         """Ask again for claims that were not known before: an account may have been loaded since."""
-        self._claims = {account: found for account, found in self._claims.items() if found is not None}
+        self._claims = {account: claims for account, claims in self._claims.items() if claims is not None}
 
     async def _loaded(self, account: str) -> AccountClaims | None:
         def good(message: Message) -> bool:
             return _claims_of_info(message) is not None
 
         try:
-            found = await self._system.ask_any(account_info_subject(account), b"", good)
+            answers = await self._system.ask_any(account_info_subject(account), b"", good)
         except NatsError as error:
             _log.info("account %s: %s", account, error.message)
             return None
-        return _claims_of_info(found[0]) if found else None
+        return _claims_of_info(answers[0]) if answers else None
 
     async def _resolved(self, account: str) -> AccountClaims | None:
         try:
-            found = await self._system.ask_any(claims_lookup_subject(account), b"", lambda message: bool(message.data))
+            answers = await self._system.ask_any(
+                claims_lookup_subject(account), b"", lambda message: bool(message.data)
+            )
         except NatsError as error:
             _log.info("account %s: %s", account, error.message)
             return None
-        return account_claims(found[0].data.decode("utf-8", "replace")) if found else None
+        return account_claims(answers[0].data.decode("utf-8", "replace")) if answers else None
 
     async def resolver_accounts(self) -> list[FoundAccount]:
         """Return all accounts of the operator that resolvers keep, with their names; none if no resolver says."""
@@ -311,7 +313,7 @@ class SystemView:
                 _log.info("%s", error.message)
         claims = await gather_some(_AT_ONCE, self.claims, keys)
         named = zip(keys, claims, strict=True)
-        return [FoundAccount(key, "" if found is None else found.name) for key, found in named]
+        return [FoundAccount(key, "" if claims is None else claims.name) for key, claims in named]
 
 
 @asynccontextmanager
@@ -323,8 +325,8 @@ async def system_view(connection: Connection) -> AsyncIterator[SystemView]:
 
 def _merged(seen: Sequence[FoundAccount]) -> FoundAccount:
     """Return an account as several servers know it."""
-    name = next((one.name for one in seen if one.name), "")
-    return replace(seen[0], name=name, bytes=sum(one.bytes for one in seen))
+    name = next((account.name for account in seen if account.name), "")
+    return replace(seen[0], name=name, bytes=sum(account.bytes for account in seen))
 
 
 def _claims_of_info(message: Message) -> AccountClaims | None:

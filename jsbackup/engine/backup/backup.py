@@ -113,7 +113,7 @@ def find_unchanged(
     if not has_many(streams) or options.config_only or options.check or options.incremental is Incremental.NEVER:
         return {}
     begun, ended = map(format_time, asked_ns)
-    found = {}
+    unchanged = {}
     related = with_relatives(streams)
     for info in streams:
         before = earlier.get(info.name)
@@ -130,8 +130,8 @@ def find_unchanged(
             consumers=(),  # it had none, or none are asked for
             read=AT_REST,
         )
-        found[info.name] = StoredStream(stream, len(stream.segments))
-    return found
+        unchanged[info.name] = StoredStream(stream, len(stream.segments))
+    return unchanged
 
 
 def _is_unchanged(info: StreamInfo, before: StreamBackup, *, with_consumers: bool) -> bool:
@@ -182,23 +182,23 @@ def find_vanished(
     before = next(_earlier(repository, made, among), None)
     if before is None:
         return results, (), ""
-    had = {stream.name: stream for stream in _of_worth(before, made)}
+    held_before = {stream.name: stream for stream in _of_worth(before, made)}
     now = {result.stream.name: result for result in results}
-    if any(name in now and _has_old(now[name].stream, before) for name in had):
+    if any(name in now and _has_old(now[name].stream, before) for name in held_before):
         return results, (), ""
-    reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
+    reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in held_before.items()}
     origin, since = origin_of(made.source), before.created
     lost = {name: why for name, why in reasons.items() if why and not restores.took_back(origin, name, since)}
     if not lost:
         return results, (), ""
     others = Fact(FactKind.NOT_CONTINUED, before.id)
     marked = [replace(_with_fact(result, lost.get(result.stream.name, others)), incomplete=True) for result in results]
-    gone = [Failure(name, IncompleteError(why.text)) for name, why in sorted(lost.items()) if name not in now]
+    vanished = [Failure(name, IncompleteError(why.text)) for name, why in sorted(lost.items()) if name not in now]
     note = (
         f"nothing is left of what backup {before.id} has: check whether the server has lost its streams or is a "
         "different one; if that is meant, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
     )
-    return marked, tuple(gone), note
+    return marked, tuple(vanished), note
 
 
 def warn_emptied(
@@ -214,8 +214,10 @@ def warn_emptied(
         for now in empty
         if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not empties_itself(now.config)
     ]
-    facts = _last_held(repository, {one.name: one for one in before if one.captured.messages}, FactKind.EMPTIED)
-    still = ((one.name, one.fact(FactKind.EMPTIED)) for one in before if not one.captured.messages)
+    facts = _last_held(
+        repository, {stream.name: stream for stream in before if stream.captured.messages}, FactKind.EMPTIED
+    )
+    still = ((stream.name, stream.fact(FactKind.EMPTIED)) for stream in before if not stream.captured.messages)
     facts |= {name: fact for name, fact in still if fact is not None}
     return [
         _with_fact(result, facts[result.stream.name]) if result.stream.name in facts else result for result in results
@@ -268,16 +270,16 @@ def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSumma
         _log.warning("what there was before cannot be looked up: %s", error.message)
         return
     alike = [backup for backup in backups if group_of(backup, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
-    accepted = max((one.id for one in alike if one.selection.allow_empty), default="")
+    accepted = max((summary.id for summary in alike if summary.selection.allow_empty), default="")
     others = [backup for backup in backups if backup not in alike]
-    lines = [[one for one in line if one.id >= accepted] for line in (alike, others)]
+    lines = [[summary for summary in line if summary.id >= accepted] for line in (alike, others)]
     # A partial one may come from a server that had already lost everything.
     newest = (
-        one.id
+        summary.id
         for result in (BackupResult.COMPLETE, BackupResult.PARTIAL)
         for line in lines
-        for one in reversed(line)
-        if one.result is result
+        for summary in reversed(line)
+        if summary.result is result
     )
     for backup in islice(newest, _LOOKED_AT):
         manifest = _manifest(repository, backup)
@@ -321,13 +323,13 @@ def _has_old(now: StreamBackup, before: Manifest) -> bool:
     return bool(now.captured.messages) and now.state.first_ns <= parse_time(before.created)
 
 
-def _why_missed(had: StreamBackup, stored: StoredStream | None, backup: str) -> Fact | None:
+def _why_missed(before: StreamBackup, stored: StoredStream | None, backup: str) -> Fact | None:
     """Return why the stream may have been lost; None if it is fine."""
-    fact = Fact(FactKind.GONE, backup, messages=had.captured.messages)
+    fact = Fact(FactKind.GONE, backup, messages=before.captured.messages)
     if stored is None:
         return fact
     now, count = stored.stream, stored.stream.captured.messages
-    if now.created != had.created or now.state.last_seq < had.state.last_seq:
+    if now.created != before.created or now.state.last_seq < before.state.last_seq:
         holds = f"with {format_count(count, 'message')}" if count else "without messages"
         return replace(fact, kind=FactKind.RECREATED, detail=holds)
     # If our clock is behind the server's, old messages seem newer than the backup that has them.
@@ -539,22 +541,22 @@ async def choose_streams(
     """
     listing = await js.answering_streams(lambda name: is_chosen(name, names, exclude))
     silent = listing.silent
-    there = set(listing.entries) | set(silent)
+    present = set(listing.entries) | set(silent)
     copies = find_copies(listing.entries)
     for glob in names:
-        if not any(glob.matches(name) for name in there):
-            hint = nearest(glob.pattern, sorted(there)) or "See 'nats stream ls' for the streams there are."
+        if not any(glob.matches(name) for name in present):
+            hint = nearest(glob.pattern, sorted(present)) or "See 'nats stream ls' for the streams there are."
             if left := [copy.name for copy in copies if glob.matches(copy.original)]:
                 hint = f"An interrupted restore has removed it, and left its copy {left[0]}: run that restore again."
             raise NothingChosen(f"no stream matches {glob.pattern}", hint=hint)
-    missed = {pattern: nearest(pattern, sorted(there)) for pattern in excludes_nothing(there, exclude)}
+    missed = {pattern: nearest(pattern, sorted(present)) for pattern in excludes_nothing(present, exclude)}
     for pattern, near in missed.items() if not pattern_may_miss else ():
         raise UsageError(f"--exclude {pattern}: no such stream", hint=f"{near or 'Correct it.'} {MAY_MISS}")
 
     def wanted(name: str) -> bool:
         return is_chosen(name, names, exclude)
 
-    meant = [name for name in there if is_chosen(name, names, ())]
+    meant = [name for name in present if is_chosen(name, names, ())]
     if meant and not any(map(wanted, meant)) and not may_exclude_all:
         what = f"all {len(meant)} streams" if len(meant) > 1 else f"stream {meant[0]}"
         raise NothingChosen(

@@ -174,9 +174,9 @@ class _Repeated(Execution):
             )
         if action.wire is SendAs.API:
             return await self._streams.create(js, action)  # creating it again has no effect
-        found = await js.find_stream(action.name)
-        if found is None or is_marked(found.config):
-            return await super()._begin(js, supply, replace(action, leftover=found is not None))
+        info = await js.find_stream(action.name)
+        if info is None or is_marked(info.config):
+            return await super()._begin(js, supply, replace(action, leftover=info is not None))
         assert isinstance(supply, StoredSupply)
         sent, action = await supply.sent_before(action), replace(action, copies=())
         return await self._end(js, supply, await self._streams.make_usable(js, action, sent), ())
@@ -237,7 +237,7 @@ async def plan_ranges(run: BackupRun, chosen: Chosen, cores: int) -> Mapping[str
     ]
     if not wanted or cores < 2:
         return {}
-    found: dict[str, RangedStream] = {}
+    ranged: dict[str, RangedStream] = {}
     async with connect_jetstream(run.connection) as js:
         for info in wanted:
             begun = time.monotonic()
@@ -247,9 +247,9 @@ async def plan_ranges(run: BackupRun, chosen: Chosen, cores: int) -> Mapping[str
                 continue
             bare = replace(info, deleted=None)
             ranges = tuple(StreamRange(bare, span) for span in _split(info, _range_bytes(info, cores)))
-            found[info.name] = RangedStream(bare, ranges, begun)
+            ranged[info.name] = RangedStream(bare, ranges, begun)
             _log.info("stream %s is read in %s", info.name, format_count(len(ranges), "range"))
-    return found
+    return ranged
 
 
 def _may_be_ranged(info: StreamInfo, options: BackupOptions) -> bool:
@@ -287,7 +287,9 @@ def _split(info: StreamInfo, range_bytes: int) -> Iterator[SequenceSpan]:
     at = present.first
     for number in range(1, count + 1):
         upto = info.state.messages * number // count  # messages up to the end of this range
-        last = bisect_left(range(present.last + 1), upto, lo=at, key=lambda one: present.count(present.first, one))
+        last = bisect_left(
+            range(present.last + 1), upto, lo=at, key=lambda sequence: present.count(present.first, sequence)
+        )
         if span := present.span(at, present.last if number == count else last):
             yield span
         at = last + 1
@@ -331,8 +333,8 @@ async def _store_range(run: BackupRun, source: Source, part: StreamRange, receip
 
 def _reusable(run: BackupRun, folder: str, span: SequenceSpan, receipts: Receipts) -> list[SegmentRef]:
     """Return the segments of the range that this run, or one that did not finish, has stored."""
-    found = stored_segments(run.repository.objects, folder, *receipts.candidates(folder, None))
-    return [ref for ref in found if span.first <= ref.first_seq and ref.last_seq <= span.last]
+    segments = stored_segments(run.repository.objects, folder, *receipts.candidates(folder, None))
+    return [ref for ref in segments if span.first <= ref.first_seq and ref.last_seq <= span.last]
 
 
 def _folder(run: BackupRun, source: Source, info: StreamInfo) -> str:

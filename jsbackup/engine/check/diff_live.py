@@ -118,7 +118,7 @@ class _Stream:
     ) -> tuple[ConsumerBackup, ...]:
         inventory = await self._js.consumers(info.name)
         known = merge_consumers(archived, inventory, info.state.last_seq)
-        lost = sorted({*inventory.missing, *inventory.offline} - {one.consumer.name for one in known})
+        lost = sorted({*inventory.missing, *inventory.offline} - {consumer.consumer.name for consumer in known})
         if lost:
             raise NatsError(f"consumer {lost[0]} of stream {info.name} did not answer")
         return tuple(map(as_backed_up, known))

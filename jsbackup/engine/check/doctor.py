@@ -82,7 +82,7 @@ def grants_for(
     def own(kind: str, pattern: str, tokens: str, without: str) -> Grant:
         return Grant(f"$JS.SNAPSHOT.{kind}.{pattern}", f"$JS.SNAPSHOT.{kind}.{_NOBODY}.{_NOBODY}{tokens}", without)
 
-    found = [
+    grants = [
         api("STREAM.NAMES", 0, "streams are found by their list alone", spare=True),
         api("STREAM.LIST", 0, "streams are asked for one by one", spare=True),
         api("STREAM.INFO", 1, "streams cannot be examined"),
@@ -91,7 +91,7 @@ def grants_for(
         own("ACK", ">", ".1.1", "no stream can be read" if purpose.backs_up else _UNPROVED),
     ]
     if purpose.restores:
-        found += [
+        grants += [
             api("STREAM.RESTORE", 1, "nothing can be restored"),
             own("RESTORE", "*.*", "", "nothing can be restored"),
             api("STREAM.CREATE", 1, "streams without messages cannot be restored"),
@@ -101,19 +101,19 @@ def grants_for(
             api("CONSUMER.DELETE", 2, "unwanted consumers stay", spare=True),
         ]
     elif purpose is Purpose.FOLLOW:
-        found.append(api("CONSUMER.CREATE", 2, "streams cannot be followed", wildcard=">"))
-        found.append(api("CONSUMER.INFO", 2, "streams cannot be followed"))
-        found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
+        grants.append(api("CONSUMER.CREATE", 2, "streams cannot be followed", wildcard=">"))
+        grants.append(api("CONSUMER.INFO", 2, "streams cannot be followed"))
+        grants.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
     elif reads_by_message or reads_on:
         without = _ONE_BY_ONE if reads_by_message else _OVERWRITTEN
-        found.append(api("CONSUMER.CREATE", 2, without, spare=True, wildcard=">"))
-        found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
+        grants.append(api("CONSUMER.CREATE", 2, without, spare=True, wildcard=">"))
+        grants.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
     if reads_by_message or purpose is Purpose.FOLLOW:
-        found.append(api("STREAM.MSG.GET", 1, "a message that a consumer skips cannot be read"))
-        found.append(Grant("$JS.FC.>", _FLOW_CONTROL, "consumers stop delivering"))
+        grants.append(api("STREAM.MSG.GET", 1, "a message that a consumer skips cannot be read"))
+        grants.append(Grant("$JS.FC.>", _FLOW_CONTROL, "consumers stop delivering"))
     elif reads_on:
-        found.append(Grant("$JS.FC.>", _FLOW_CONTROL, _OVERWRITTEN, spare=True))
-    return tuple(found)
+        grants.append(Grant("$JS.FC.>", _FLOW_CONTROL, _OVERWRITTEN, spare=True))
+    return tuple(grants)
 
 
 _UNPROVED = "what was restored cannot be read back and proved"
@@ -220,23 +220,23 @@ async def _server(js: JetStream, *, known: bool) -> tuple[Check, Version]:
     """Check the server. Also returns the release of its JetStream, as far as it is `known`."""
     link = js.link
     version: Version = link.server_version[:2]
-    found = f"nats-server {link.server_version_text} at {link.server}"
+    sentence = f"nats-server {link.server_version_text} at {link.server}"
     try:
-        found += f", {await link.rtt() * 1000:.1f} ms away"
+        sentence += f", {await link.rtt() * 1000:.1f} ms away"
         name = await link.account()
-        found += f", account {name}" if name else ""
+        sentence += f", account {name}" if name else ""
         serving = (await js.serving())[0][:2] if known else version
     except NatsError as error:
         return Check.failed("server", error, _REACH), version
     if serving != version:
-        found += f"; its JetStream is that of {version_text(serving)}"
+        sentence += f"; its JetStream is that of {version_text(serving)}"
     if serving < OLDEST:
-        old = f"{found}: jsbackup supports servers from {version_text(OLDEST)} on"
+        old = f"{sentence}: jsbackup supports servers from {version_text(OLDEST)} on"
         return Check.problem("server", old, "Upgrade the server.", code=UnsupportedError.exit_code), serving
     if serving > NEWEST:
-        new = f"{found}: newer than {version_text(NEWEST)}, the newest that this jsbackup was tested with"
+        new = f"{sentence}: newer than {version_text(NEWEST)}, the newest that this jsbackup was tested with"
         return Check.warning("server", new, "Look for a newer jsbackup, and try a restore."), serving
-    return Check.fine("server", found), serving
+    return Check.fine("server", sentence), serving
 
 
 async def _account(js: JetStream) -> AccountInfo | Check:
@@ -287,13 +287,13 @@ def _streams(listing: Listing[StreamInfo]) -> Iterator[Check]:
     """Yield a problem for each kind of stream that cannot be read now."""
     silent = {*listing.missing, *listing.offline}
     answering = {name: stream for name, stream in listing.entries.items() if name not in silent}
-    leaderless = [name for name, one in answering.items() if one.cluster is not None and not one.cluster.leader]
+    leaderless = [name for name, info in answering.items() if info.cluster is not None and not info.cluster.leader]
     behind = [
         name
-        for name, one in answering.items()
-        if name not in leaderless and one.cluster is not None and not one.cluster.ready
+        for name, info in answering.items()
+        if name not in leaderless and info.cluster is not None and not info.cluster.ready
     ]
-    damaged = [name for name, one in answering.items() if one.lost]
+    damaged = [name for name, info in answering.items() if info.lost]
     bring_back = "Bring the servers of their replicas back; 'nats stream cluster' can choose others."
     if silent:
         yield Check.problem("streams", f"do not answer: {_some(silent)}", bring_back, code=NatsError.exit_code)
@@ -342,12 +342,12 @@ async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], i
     for ask in (*(partial(_time_by_stream, js, name) for name in islice(streams, 1)), partial(_time_by_user, js)):
         before = clock_ns()
         try:
-            there = await ask()
+            server_ns = await ask()
         except (JsBackupError, LookupError, TypeError):
             continue
         after = clock_ns()
-        if there:
-            ahead, unsure = (there - (before + after) / 2) / 1e9, (after - before) / 2e9
+        if server_ns:
+            ahead, unsure = (server_ns - (before + after) / 2) / 1e9, (after - before) / 2e9
             return check_clock("server-clock", "the server", ahead, unsure)
     fix = f"Allow the user to publish to {_USER_INFO}, or run doctor again when there is a stream."
     return Check.not_tried("server-clock", "the server does not report its time", fix)

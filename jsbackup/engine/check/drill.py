@@ -189,7 +189,7 @@ def _lasting(consumer: ConsumerBackup) -> ConsumerBackup:
 def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:
     """Return the most that the servers need on disk: every replica, and the archives of streams being restored."""
     on_disk = [stream for stream in streams if stream.config.get("storage") != "memory"]
-    kept = sum(_bytes(one) * min(nodes, one.config.get("num_replicas") or 1) for one in on_disk)
+    kept = sum(_bytes(stream) * min(nodes, stream.config.get("num_replicas") or 1) for stream in on_disk)
     arriving = sorted((_bytes(stream) for stream in streams), reverse=True)[:jobs]
     return kept + sum(arriving)
 
@@ -282,10 +282,10 @@ class DrillRun:
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before it begins."""
         manifest = self.manifest
-        there = [*(stream.name for stream in manifest.streams), *(one.name for one in manifest.skipped)]
-        missed = excludes_nothing(there, self.options.exclude)
-        found = [f"--exclude {pattern}: backup {manifest.id} has no such stream" for pattern in missed]
-        return (*found, *_warn_if_older(manifest, self.server))
+        names = [*(stream.name for stream in manifest.streams), *(skip.name for skip in manifest.skipped)]
+        missed = excludes_nothing(names, self.options.exclude)
+        sentences = [f"--exclude {pattern}: backup {manifest.id} has no such stream" for pattern in missed]
+        return (*sentences, *_warn_if_older(manifest, self.server))
 
     def carry_out(self, complete: Complete, progress: Progress, keep: ExitStack | None = None) -> DrillReport:
         """Start servers, restore, prove and record; `complete` runs the restore.
@@ -365,7 +365,7 @@ def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome
         ok=code == 0,
         code=code,
         restored=len(drilled),
-        messages=sum(one.messages for one in drilled),
+        messages=sum(stream.messages for stream in drilled),
         streams=tuple(drilled),
         failed=tuple(FailedStream(failure.name, hide_logins(failure.error.message)) for failure in restored.failures),
     )

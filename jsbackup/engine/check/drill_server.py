@@ -60,9 +60,9 @@ def find_program(given: Path | None, search_path: str | None, embedded: Path) ->
     """
     if given is not None:
         return _asked(given)
-    found = shutil.which(_NAME, path=search_path)
-    if found is not None:
-        return _asked(Path(found))
+    path = shutil.which(_NAME, path=search_path)
+    if path is not None:
+        return _asked(Path(path))
     if os.access(embedded, os.X_OK):
         return _asked(embedded)
     raise UsageError(
@@ -259,7 +259,7 @@ class DrillServers:
 
 def _quoted(text: str) -> str:
     """Quote a string for a nats-server configuration."""
-    escaped = _ESCAPED.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    escaped = _ESCAPED.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     return f'"{escaped}"'
 
 

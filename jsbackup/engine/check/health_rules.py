@@ -106,12 +106,12 @@ def find_breaches(status: RepositoryStatus, limits: Limits, live: LiveStreams | 
 
 
 def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
-    for one in status.unreadable:
+    for unreadable in status.unreadable:
         yield Breach(
             BreachRule.UNREADABLE,
-            one.id,
-            f"backup {one.id} cannot be read: {one.error.message}",
-            f"Run 'jsbackup verify'. {how_to_repair(one.id)}",
+            unreadable.id,
+            f"backup {unreadable.id} cannot be read: {unreadable.error.message}",
+            f"Run 'jsbackup verify'. {how_to_repair(unreadable.id)}",
         )
     for gap in status.removed:
         yield Breach(
@@ -151,13 +151,15 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             "Set the clock of this host, or of the one that makes backups.",
         )
     if not status.lines:
-        found = "there is no backup"
+        problem = "there is no backup"
         if status.others:
-            found = f"no backup counts here; {status.others} {'other does' if status.others == 1 else 'others do'} not"
+            problem = (
+                f"no backup counts here; {status.others} {'other does' if status.others == 1 else 'others do'} not"
+            )
         yield Breach(
             BreachRule.NO_BACKUP,
             "",
-            found,
+            problem,
             "Run 'jsbackup backup', and check the job that should have run it.",
         )
     for line in status.lines:
@@ -192,9 +194,9 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
             "Check whether the server has lost its streams or is a different one. If that is meant, run "
             "'jsbackup backup --allow-nothing' once: 'latest' means that backup then.",
         )
-    lacking = [*(one.name for one in line.skipped), *line.warned]
+    lacking = [*(skip.name for skip in line.skipped), *line.warned]
     if lacking:
-        reasons = {one.name: one.reason for one in line.skipped}
+        reasons = {skip.name: skip.reason for skip in line.skipped}
         first = next((f": {name}: {reasons[name]}" for name in lacking if name in reasons), "")
         yield Breach(
             BreachRule.INCOMPLETE,
@@ -277,10 +279,10 @@ def _settled(failed: VerifyOutcome, status: RepositoryStatus) -> bool:
     later = status.verifies[: status.verifies.index(failed)]
     deep = _LEVELS[_LEVELS.index(failed.level) :]
     return any(
-        one.ok
-        and one.level in deep
-        and (one.everything or (bool(damaged) and damaged & status.existing <= frozenset(one.chosen)))
-        for one in later
+        outcome.ok
+        and outcome.level in deep
+        and (outcome.everything or (bool(damaged) and damaged & status.existing <= frozenset(outcome.chosen)))
+        for outcome in later
     )
 
 
@@ -289,7 +291,7 @@ def _of_drills(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
         of_it = f" ({origin.words})" if origin is not None else ""
         newest = next(iter(status.drills_of(origin)), None)
         if newest is not None and not newest.ok:
-            lost = _some([one.name for one in newest.failed])
+            lost = _some([failure.name for failure in newest.failed])
             why = newest.error or (f"{lost} failed" if newest.failed else "not everything was proved")
             yield Breach(
                 BreachRule.DRILL_FAILED,
@@ -321,7 +323,7 @@ def _drilled_origins(status: RepositoryStatus) -> list[Origin | None]:
 
 def last_good_drill(status: RepositoryStatus, origin: Origin | None = None) -> DrillOutcome | None:
     """Return the last successful drill of all streams of a backup of this source."""
-    return next((one for one in status.drills_of(origin) if one.ok and one.everything), None)
+    return next((drill for drill in status.drills_of(origin) if drill.ok and drill.everything), None)
 
 
 # --- retention ---

@@ -56,12 +56,12 @@ async def list_live_accounts(
     async with system_view(connection) as view:
         survey = await view.survey()
         refuse_missing(choice.only, survey.accounts)
-        found = []
+        live = []
         for account in filter(choice.takes, survey.accounts):
             streams = await view.streams(account)
             names = sorted(streams.keys() - useless_copies(streams))
-            found.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
-    return LiveAccounts(tuple(found), survey.problems)
+            live.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
+    return LiveAccounts(tuple(live), survey.problems)
 
 
 def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Iterator[Breach]:

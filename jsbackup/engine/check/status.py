@@ -169,9 +169,9 @@ def with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -
     names = {stream.name for stream in newest.streams}
     before = manifests[line.backups[-2].id] if len(line.backups) > 1 else None
     known = names if before is None else {stream.name for stream in before.streams}
-    skipped = {one.name for one in newest.skipped}
+    skipped = {skip.name for skip in newest.skipped}
     # Streams skipped before are not new, and streams skipped now are not gone.
-    skipped_before = set() if before is None else {one.name for one in before.skipped}
+    skipped_before = set() if before is None else {skip.name for skip in before.skipped}
     complete = newest if line.newest_complete is None else manifests[line.newest_complete.id]
     return replace(
         line,
@@ -289,7 +289,7 @@ class RepositoryStatus:
     @property
     def newest_complete(self) -> BackupSummary | None:
         newest = [line.newest_complete for line in self.lines]
-        return max((one for one in newest if one is not None), key=lambda one: one.id, default=None)
+        return max((summary for summary in newest if summary is not None), key=lambda summary: summary.id, default=None)
 
 
 def take_status(
@@ -310,7 +310,7 @@ def take_status(
     """
     inventory = repository.inventory()
     lines, others, ahead = find_series(inventory, now_ns, tags, origins)
-    ids = {summary.id for summary in inventory.summaries} | {one.id for one in inventory.unreadable}
+    ids = {summary.id for summary in inventory.summaries} | {backup.id for backup in inventory.unreadable}
     damaged, unknown = known_damage(repository, ids)
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
@@ -400,7 +400,7 @@ def _stored(repository: Repository, most: int | None) -> tuple[StoredTotals, dic
             break
     if most is None or len(sizes) <= most != 0:
         return StoredTotals(len(sizes), size, unused, unused_size), sizes
-    return StoredTotals(None, None, len(marks.unused), sum(one.size for one in marks.unused.values())), None
+    return StoredTotals(None, None, len(marks.unused), sum(info.size for info in marks.unused.values())), None
 
 
 def _interrupted_runs(repository: Repository, live_runs: Collection[str]) -> int:
@@ -424,6 +424,6 @@ def _work(repository: Repository, lease: SeenLease, now_ns: int) -> SeenWork:
         pass
     except JsBackupError as error:
         _log.info("%s", error.message)
-    gone = text is not None and text.process is not None and is_gone(text.process)
-    live = lease.is_live(now_ns / 1e9) and not gone
+    has_ended = text is not None and text.process is not None and is_gone(text.process)
+    live = lease.is_live(now_ns / 1e9) and not has_ended
     return SeenWork(text, lease.key.exclusive, live, round(lease.expires_seconds * 1e9))

@@ -91,19 +91,19 @@ async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[
     ends: dict[str, int] = {}
     growing = set()
     for name in (name for stage in order_of(streams).stages for name in stage if name in copies | origins):
-        found = await js.find_stream(name)
-        if found is None:
+        live = await js.find_stream(name)
+        if live is None:
             continue
-        now[name] = found
+        now[name] = live
         if name not in copies:
             continue
-        facts = await _facts_of(js, found, now) if sources_of(found.config) else None
-        if found.config.get("subjects"):
+        facts = await _facts_of(js, live, now) if sources_of(live.config) else None
+        if live.config.get("subjects"):
             growing.add(name)
-            facts = facts and {key: _at_least(one) for key, one in facts.items()}
+            facts = facts and {key: _at_least(sequence) for key, sequence in facts.items()}
         else:
             # A stream that was never used may begin at a sequence of its own.
-            ends[name] = max(found.state.last_seq, found.state.first_seq - 1)
+            ends[name] = max(live.state.last_seq, live.state.first_seq - 1)
         if facts is not None:
             sources[name] = facts
     latest = [now[info.name] for info in streams]
@@ -128,16 +128,16 @@ async def _facts_of(
         return None
     if left is None:
         return None
-    said = {one.key: one.sequence for one in reach_of(info, origins)}
+    said = {copied.key: copied.sequence for copied in reach_of(info, origins)}
     state = info.state
     facts = {}
     for key in keys:
         position = left.get(key)
         at = position.sequence if position else 0
         reached = max(at, said.get(key, 0))
-        gone = state.last_seq - (position.at + position.later if position else state.messages)
-        most = reached - at if key in said else gone
-        facts[key] = SourceFacts(position, reached, key in said or not gone, (), most)
+        removed = state.last_seq - (position.at + position.later if position else state.messages)
+        most = reached - at if key in said else removed
+        facts[key] = SourceFacts(position, reached, key in said or not removed, (), most)
     return facts
 
 
@@ -147,19 +147,21 @@ async def _last_marks(
     """Return the last marks of sources; None if the last messages do not have them, and earlier ones might."""
     first, last = max(info.state.first_seq, 1), info.state.last_seq
     least = max(first, last - _MOST + 1)
-    found: dict[SourceKey, CopyPosition] = {}
+    positions: dict[SourceKey, CopyPosition] = {}
     seen = 0
-    while last >= least and len(found) < len(keys) and info.state.messages:
+    while last >= least and len(positions) < len(keys) and info.state.messages:
         sequences = range(max(least, last - _AT_ONCE + 1), last + 1)
         got = await asyncio.gather(*(js.message(info.name, sequence) for sequence in sequences))
         rows = [Row(m.sequence, m.timestamp_ns, m.subject.encode(), m.headers, m.data) for m in got if m is not None]
         if rows:
             batch = rows_as_batch(rows)
-            for key, one in last_positions(batch, keys).items():
-                found.setdefault(key, CopyPosition(one.sequence, one.identity, one.at, one.later + seen))
+            for key, position in last_positions(batch, keys).items():
+                positions.setdefault(
+                    key, CopyPosition(position.sequence, position.identity, position.at, position.later + seen)
+                )
             seen += len(batch.column(SEQUENCE))
         last = sequences[0] - 1
-    return found if len(found) == len(keys) or last < first else None
+    return positions if len(positions) == len(keys) or last < first else None
 
 
 # --- what a source tells about masks, filters and limits ---
@@ -198,7 +200,7 @@ async def _absent(js: JetStream, decision: Decision) -> list[Finding]:
         for entry, held in zip(filled, await _hold(js, filled, subjects), strict=True):
             if not held:
                 refusals.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=False))
-    if not any(found.rule is Rule.MASK_AIMLESS for found in decision.plan.refusals):
+    if not any(finding.rule is Rule.MASK_AIMLESS for finding in decision.plan.refusals):
         masks = options.reshape.masks.masks
         absent = [mask for mask in masks if not any(await _hold(js, filled, [mask.subjects]))]
         refusals += about_unseen(absent, may_miss=False)
@@ -302,7 +304,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         facts = Facts({entry.name: KeptStream(entry)}, survey.copies, live=True)
         again = plan_restore(manifest, target, asked, facts)
         stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
-        refusals = tuple(found for found in again.refusals if found.stream == entry.name)
+        refusals = tuple(finding for finding in again.refusals if finding.stream == entry.name)
         return replace(again, stages=stages, refusals=refusals)
 
     ends = Ends(survey.copies.growing)

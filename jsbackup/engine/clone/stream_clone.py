@@ -503,7 +503,7 @@ class Passage:
             plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
             planned = (consumer for action in plan.actions for consumer in action.consumers)
             wire, tally = self._action.wire, self.tally
-            self.consumers = {one.consumer.name: self.source.placed(one, wire, last_seq, tally) for one in planned}
+            self.consumers = {plan.consumer.name: self.source.placed(plan, wire, last_seq, tally) for plan in planned}
         else:
             self.consumers = dict(self.source.consumers)
         return self._chosen()

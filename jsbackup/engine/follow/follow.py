@@ -128,7 +128,7 @@ class FollowedStreams:
 
     def entries(self) -> dict[str, StreamBackup]:
         """Return the streams as they were last stored, if they were."""
-        return {name: one.entry for name, one in self._followed.items() if one.entry is not None}
+        return {name: followed.entry for name, followed in self._followed.items() if followed.entry is not None}
 
     def as_before(self, names: Iterable[str]) -> dict[str, StoredStream]:
         """Return some streams as they were last stored, if they were."""
@@ -489,7 +489,10 @@ class _Following:
             longest = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
             results, failed = await self._streams.read(looks, receipts, held, seconds=longest)
             if failed and not self._js.link.connected:
-                raise next((one.error for one in failed if one.name not in self._streams.being_read), failed[0].error)
+                raise next(
+                    (failure.error for failure in failed if failure.name not in self._streams.being_read),
+                    failed[0].error,
+                )
             for failure in failed:
                 failures.setdefault(failure.name, failure)
             self._leases.check()

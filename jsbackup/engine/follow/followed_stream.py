@@ -91,7 +91,8 @@ def consumers_since(
     before = {consumer.name: consumer for consumer in last}
     now = [as_backed_up(item) for item in merge_consumers((), inventory, info.state.last_seq)]
     return tuple(
-        before[one.name] if _is_still(before.get(one.name), inventory.entries[one.name]) else one for one in now
+        before[consumer.name] if _is_still(before.get(consumer.name), inventory.entries[consumer.name]) else consumer
+        for consumer in now
     )
 
 

@@ -136,8 +136,8 @@ class Lookout:
                 continue
             task = self._asking.pop(name)
             try:
-                if (found := task.result()) is not None:
-                    looks[name] = found
+                if (change := task.result()) is not None:
+                    looks[name] = change
             except NatsError as error:
                 failures.append(Failure(name, error))
             except FormatError as error:  # an invalid answer: the next one may be valid
@@ -184,7 +184,7 @@ class Lookout:
             _log.warning("%s any more", error.message)
             infos, silent, notes = await choose_streams(self._js, (), options.exclude)
             infos = [info for info in infos if any(glob.matches(info.name) for glob in options.streams)]
-            silent = [one for one in silent if any(glob.matches(one.name) for glob in options.streams)]
+            silent = [stream for stream in silent if any(glob.matches(stream.name) for glob in options.streams)]
         for note in notes:
             if note not in self._noted:
                 _log.warning("%s", note)

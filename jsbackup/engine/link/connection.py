@@ -534,15 +534,15 @@ class NatsConnection:
 
     def discovered(self) -> list[Candidate]:
         """Return the other servers of the cluster that this one reported. Its login and TLS are used for them too."""
-        found = []
+        urls = []
         for address in self.client.discovered_servers:
             try:
                 host, port = address.hostname, address.port
             except ValueError:
                 continue
             if host and port:
-                found.append(Candidate(replace(self.server, host=host, port=port), tls_hostname=self.server.host))
-        return found
+                urls.append(Candidate(replace(self.server, host=host, port=port), tls_hostname=self.server.host))
+        return urls
 
     # -------------------------------------------------------------------------------------------------- ending
 

@@ -307,14 +307,14 @@ class JetStream:
 
     async def subjects(self, name: str, pattern: str) -> dict[str, int]:
         """Return how many messages the stream has of each matching subject."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         while True:
-            request = api.stream_info(self.prefix, name, subjects_filter=pattern, offset=len(found))
+            request = api.stream_info(self.prefix, name, subjects_filter=pattern, offset=len(counts))
             page = stream_info(await self.ask(request, max(self.timeout_seconds, _LIST_SECONDS))).subjects or {}
-            before = len(found)
-            found |= page
-            if len(page) < _SUBJECTS_A_PAGE or len(found) == before:
-                return found
+            before = len(counts)
+            counts |= page
+            if len(page) < _SUBJECTS_A_PAGE or len(counts) == before:
+                return counts
 
     async def holds(self, name: str, pattern: str) -> bool:
         """Return whether the stream has a message of a matching subject."""
@@ -376,10 +376,10 @@ class JetStream:
 
     async def message(self, stream: str, sequence: int) -> StoredMessage | None:
         """Return the message, or None if it was deleted."""
-        found = await self._message(api.message_get(self.prefix, stream, sequence))
-        if found is not None and found.sequence != sequence:
-            raise FormatError(f"stream {stream}: asked for message {sequence}, got message {found.sequence}")
-        return found
+        stored = await self._message(api.message_get(self.prefix, stream, sequence))
+        if stored is not None and stored.sequence != sequence:
+            raise FormatError(f"stream {stream}: asked for message {sequence}, got message {stored.sequence}")
+        return stored
 
     async def next_message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
         """Return the first message at or after a sequence whose subject matches, or None."""

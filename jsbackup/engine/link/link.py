@@ -296,9 +296,9 @@ class Link:
     async def _ask_about_user(self, wire: NatsConnection, what: str) -> str | None:
         try:
             answer = await wire.request("$SYS.REQ.USER.INFO", b"", self._seconds(None))
-            found = read_object(answer.data, "answer")["data"][what]
+            value = read_object(answer.data, "answer")["data"][what]
         except TransferError:
             raise
         except (NatsError, FormatError, LookupError, TypeError):
             return None
-        return found if isinstance(found, str) and found else None
+        return value if isinstance(value, str) and value else None

@@ -124,9 +124,9 @@ class PresentSequences:
         """Yield those from `first` to `last`, in order."""
         first, last = max(first, self.first), min(last, self.last)
         at = first
-        for gone in self.deleted.within(first, last):
-            yield from range(at, gone)
-            at = gone + 1
+        for sequence in self.deleted.within(first, last):
+            yield from range(at, sequence)
+            at = sequence + 1
         yield from range(at, last + 1)
 
     def span(self, first: int, last: int) -> SequenceSpan | None:

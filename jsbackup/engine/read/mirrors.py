@@ -154,7 +154,7 @@ def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFr
     `origins` are those in the same account, described before it.
     """
     said = {key_of_info(source): source for source in info.sources}
-    found = []
+    copied = []
     for source in sources_of(info.config):
         key = source_key(source)
         status = said.get(key)
@@ -165,8 +165,8 @@ def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFr
         if not sequence and origin is not None and _stands_still(status, origin, info.now_ns):
             sequence = origin.state.last_seq
         if sequence:
-            found.append(CopiedFrom(*key, sequence))
-    return tuple(found)
+            copied.append(CopiedFrom(*key, sequence))
+    return tuple(copied)
 
 
 def _stands_still(status: SourceInfo, origin: StreamInfo, now_ns: int) -> bool:
@@ -186,4 +186,4 @@ async def ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
         now = await js.find_stream(info.name)
     except NatsError:
         return ()
-    return () if now is None else reach_of(now, {name: one for name, one in asked.items() if one is not None})
+    return () if now is None else reach_of(now, {name: origin for name, origin in asked.items() if origin is not None})

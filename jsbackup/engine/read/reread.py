@@ -38,10 +38,10 @@ async def repair_from_server(
     outcomes: list[RepairOutcome | JsBackupError] = []
     async with connect_jetstream(connection) as js:
         source = await describe_source(js, connection)
-        for one in broken:
+        for broken_segment in broken:
             try:
-                data = await _read_object(js, source, repository, one, progress=progress)
-                put = None if dry_run else await in_thread(put_in_place, repository.store, one.ref, data)
+                data = await _read_object(js, source, repository, broken_segment, progress=progress)
+                put = None if dry_run else await in_thread(put_in_place, repository.store, broken_segment.ref, data)
             except (IntegrityError, UnsupportedError, ApiError) as error:
                 outcomes.append(error)
             else:
@@ -70,14 +70,14 @@ async def _read_object(
         with closing(SegmentWriter(made, folder, segment_bytes=MAX_OBJECT_BYTES)) as writer:
             advance = partial(progress.advance, stream.name)
             await read_into(js, info, writer.add, advance, first=ref.first_seq, last=ref.last_seq)
-            found = await in_thread(writer.finish)
+            segments = await in_thread(writer.finish)
     except FormatError as error:
         raise IntegrityError(error.message) from error
     finally:
         progress.finish(stream.name)
-    if len(found) != 1 or found[0].digest != ref.digest:
+    if len(segments) != 1 or segments[0].digest != ref.digest:
         raise IntegrityError("the server no longer has all of these messages")
-    data = made.store.get(found[0].key)
+    data = made.store.get(segments[0].key)
     if sha256_of(data) != ref.sha256:
         raise IntegrityError("the server has the messages, but storing them does not give the same bytes")
     return data

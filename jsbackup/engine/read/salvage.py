@@ -99,7 +99,7 @@ class SequenceRanges:
         return self._ranges[at][1] - (self._ends[at] - 1 - self._start - index)
 
     def __iter__(self) -> Iterator[int]:
-        return (one for first, last in self.between(0, len(self)) for one in range(first, last + 1))
+        return (sequence for first, last in self.between(0, len(self)) for sequence in range(first, last + 1))
 
     def from_index(self, index: int) -> SequenceRanges:
         """Return the sequences from the `index`-th on."""
@@ -109,7 +109,7 @@ class SequenceRanges:
 
     def count_to(self, sequence: int) -> int:
         """Return how many of them are up to this sequence."""
-        at = bisect_right(self._ranges, sequence, key=lambda one: one[0])
+        at = bisect_right(self._ranges, sequence, key=lambda span: span[0])
         if not at:
             return 0
         _, last = self._ranges[at - 1]
@@ -127,20 +127,20 @@ class SequenceRanges:
     def without(self, deleted: SequenceSet) -> tuple[SequenceRanges, list[tuple[int, int]]]:
         """Return the sequences that are not deleted, and the ranges of those that are."""
         left: list[tuple[int, int]] = []
-        gone: list[tuple[int, int]] = []
+        removed: list[tuple[int, int]] = []
         for first, last in self.between(0, len(self)):
             at = first
             for sequence in deleted.within(first, last):
                 if sequence > at:
                     left.append((at, sequence - 1))
-                if gone and gone[-1][1] == sequence - 1:
-                    gone[-1] = gone[-1][0], sequence
+                if removed and removed[-1][1] == sequence - 1:
+                    removed[-1] = removed[-1][0], sequence
                 else:
-                    gone.append((sequence, sequence))
+                    removed.append((sequence, sequence))
                 at = sequence + 1
             if at <= last:
                 left.append((at, last))
-        return SequenceRanges(left), gone
+        return SequenceRanges(left), removed
 
 
 class AroundDamage:
@@ -172,9 +172,9 @@ class AroundDamage:
                         yield batch
                 self._sound = 0
                 continue
-            found, wanted = await self._window(wanted)
-            rows += found
-            size += sum(len(row.data) + len(row.headers or b"") for row in found)
+            read_now, wanted = await self._window(wanted)
+            rows += read_now
+            size += sum(len(row.data) + len(row.headers or b"") for row in read_now)
             if size >= _BATCH_BYTES:
                 yield self._batch(rows)
                 rows, size = [], 0
@@ -209,8 +209,8 @@ class AroundDamage:
         return [], await self._skip(wanted, count)
 
     async def _get(self, sequences: Sequence[int]) -> dict[int, Row]:
-        found = await asyncio.gather(*map(self._one, sequences))
-        return {row.sequence: row for row in found if row is not None}
+        answers = await asyncio.gather(*map(self._one, sequences))
+        return {row.sequence: row for row in answers if row is not None}
 
     async def _one(self, sequence: int) -> Row | None:
         try:
@@ -226,8 +226,8 @@ class AroundDamage:
         info = await describe_stream(self._js, self._info.name)
         if not info.deleted:
             return wanted
-        left, gone = wanted.without(SequenceSet(info.deleted or ()))
-        self.unread += [(first, last, _DROPPED) for first, last in gone]
+        left, deleted = wanted.without(SequenceSet(info.deleted or ()))
+        self.unread += [(first, last, _DROPPED) for first, last in deleted]
         return left
 
     async def _skip(self, wanted: SequenceRanges, failed: int) -> SequenceRanges:
@@ -337,16 +337,16 @@ class _Ahead:
 
     async def up_to(self, last: int) -> list[pa.RecordBatch]:
         """Return what comes up to the sequence `last`."""
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         while (batch := await self.next()) is not None:
             sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
             count = sum(1 for sequence in sequences if sequence <= last) if sequences[-1] > last else len(sequences)
             if count:
-                found.append(batch.slice(0, count))
+                batches.append(batch.slice(0, count))
             if count < len(sequences):
                 self._batch = batch.slice(count)
                 break
-        return found
+        return batches
 
 
 _STEP = 1 << 20  # sequences that are compared at once
@@ -383,7 +383,9 @@ class SalvageRun:
         counts = await self._count_subjects(info)
         reported = SequenceSet(info.lost_sequences)
         writer = self.new_writer(self.reusable)
-        capture = await self._snapshot(writer, SequenceSet(one for one in info.deleted or () if one not in reported))
+        capture = await self._snapshot(
+            writer, SequenceSet(sequence for sequence in info.deleted or () if sequence not in reported)
+        )
         segments: Sequence[SegmentRef] = await in_thread(writer.finish)
         reused = writer.reused
         segments = await self._without_deleted(writer, capture, segments, reported)
@@ -458,7 +460,7 @@ class SalvageRun:
         if capture.end is None or capture.end.format != "v1":
             return segments
         remove = await in_thread(messages_to_remove, capture.end, capture.config, segments, self.reader)
-        remove = SequenceSet(one for one in remove if one not in reported)
+        remove = SequenceSet(sequence for sequence in remove if sequence not in reported)
         return await in_thread(writer.without, segments, remove) if remove else segments
 
     # --- what it lacks ---
@@ -468,9 +470,9 @@ class SalvageRun:
         ranges: Ranges = []
         for first in range(present.first, present.last + 1, _STEP):
             last = min(first + _STEP - 1, present.last)
-            found = self.given.within(first, last)
-            if len(found) < present.count(first, last):
-                ranges += ranges_of(sorted({*present.within(first, last)}.difference(found)))
+            span = self.given.within(first, last)
+            if len(span) < present.count(first, last):
+                ranges += ranges_of(sorted({*present.within(first, last)}.difference(span)))
         return SequenceRanges(_joined(ranges))
 
     async def _filled(
@@ -492,9 +494,9 @@ class SalvageRun:
         reasons = {first: why for first, _, why in unread}
         starts = sorted(reasons)
         dropped = SequenceSet(sequence for sequence in now.lost_sequences if sequence not in reported)
-        gone = SequenceSet(one for one in now.deleted or () if one not in dropped)
-        left, _ = SequenceRanges(_joined([(first, last) for first, last, _ in unread])).without(gone)
-        known = (one for one in reported if not self.given.within(one, one))
+        deleted = SequenceSet(sequence for sequence in now.deleted or () if sequence not in dropped)
+        left, _ = SequenceRanges(_joined([(first, last) for first, last, _ in unread])).without(deleted)
+        known = (sequence for sequence in reported if not self.given.within(sequence, sequence))
 
         def why(sequence: int) -> str:
             if sequence in reported or sequence in dropped:
@@ -508,37 +510,37 @@ class SalvageRun:
         self, segments: Sequence[SegmentRef], lacking: SequenceRanges
     ) -> tuple[Sequence[SegmentRef], SequenceRanges]:
         """Return the segments with messages of the last backup among theirs, and what is lacking after that."""
-        found: list[int] = []
+        sequences: list[int] = []
         try:
             batches = await in_thread(self._earlier, lacking)
         except KeyUnavailable as error:
             self.notes.append(f"the last backup may have some of what is lost, and cannot be read: {error.message}")
             return segments, lacking
         for batch in batches:
-            found += batch.column("sequence").to_pylist()
-        if not found:
+            sequences += batch.column("sequence").to_pylist()
+        if not sequences:
             return segments, lacking
         self.notes.append(
-            f"{format_count(len(found), 'message')} that the server cannot read any more were taken from the last "
+            f"{format_count(len(sequences), 'message')} that the server cannot read any more were taken from the last "
             "backup"
         )
-        left, _ = lacking.without(SequenceSet(found))
+        left, _ = lacking.without(SequenceSet(sequences))
         return await self._filled(segments, self._counted(_each(batches))), left
 
     def _earlier(self, lacking: SequenceRanges) -> list[pa.RecordBatch]:
         """Return the messages of the last backup among these sequences."""
-        found = []
+        batches = []
         for ref in self.earlier:
             start, stop = lacking.count_to(ref.first_seq - 1), lacking.count_to(ref.last_seq)
             if start == stop:
                 continue
-            wanted = {one for first, last in lacking.between(start, stop) for one in range(first, last + 1)}
+            wanted = {sequence for first, last in lacking.between(start, stop) for sequence in range(first, last + 1)}
             for batch in self.reader.read(ref):
                 unwanted = set(batch.column("sequence").to_pylist()).difference(wanted)
                 kept = drop_sequences(batch, sorted(unwanted))
                 if kept.num_rows:
-                    found.append(kept)
-        return found
+                    batches.append(kept)
+        return batches
 
     # --- what is lost ---
 
@@ -590,10 +592,10 @@ async def _each(batches: Iterable[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBa
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return ranges in order, those that follow each other or overlap as one."""
-    found: Ranges = []
+    joined: Ranges = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined

@@ -89,18 +89,18 @@ async def settle(
     `last_message` is the sequence of the last restored message. `everywhere`: wait for the replicas on all servers that
     are up.
     """
-    wanted = {one.consumer.name: one for one in planned}
+    wanted = {consumer.consumer.name: consumer for consumer in planned}
     began = time.monotonic()
     while True:
-        info, found = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
-        if found is None:  # not allowed to list them: all are there, or it is unknown
+        info, consumers = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
+        if consumers is None:  # not allowed to list them: all are there, or it is unknown
             missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
         else:
-            missing = wanted.keys() - found.keys()
-        late = _late(info, found)
+            missing = wanted.keys() - consumers.keys()
+        late = _late(info, consumers)
         waited = time.monotonic() - began
         empty = waited < _CATCH_UP_SECONDS and any(
-            _has_nothing_yet(one, last_message) for one in (found or {}).values()
+            _has_nothing_yet(consumer, last_message) for consumer in (consumers or {}).values()
         )
         held = missing or empty or late is None or (everywhere and not all(late.values()))
         if not clustered or waited > _SECONDS or not held:
@@ -119,8 +119,8 @@ async def settle(
         except JsBackupError as error:
             lost += 1
             notes.append(f"consumer {consumer} is missing: {error.message}")
-    there = {**wanted, **anew}
-    restored = [_compare(there[consumer], (found or {}).get(consumer)) for consumer in wanted]
+    expected = {**wanted, **anew}
+    restored = [_compare(expected[consumer], (consumers or {}).get(consumer)) for consumer in wanted]
     return Settled(info, tuple(restored), tuple(notes), lost > 0, late is None or bool(late))
 
 
@@ -179,7 +179,7 @@ def _late(info: StreamInfo | None, consumers: Mapping[str, ConsumerInfo] | None)
         return None
     lagging = [replica for group in streams for replica in group.replicas if not replica.is_current]
     lagging += [replica for group in groups for replica in group.replicas if not replica.current]
-    return {one.name: one.offline for one in lagging}
+    return {consumer.name: consumer.offline for consumer in lagging}
 
 
 async def _find_consumers(js: JetStream, name: str, wanted: Collection[object]) -> Mapping[str, ConsumerInfo] | None:
@@ -272,7 +272,7 @@ async def look_again(
     `target` is its state before the restore.
     """
     actions = {action.name: action for action in plan.actions}
-    there = {*target.streams, *(result.as_name for result in results)}
+    names = {*target.streams, *(result.as_name for result in results)}
     deadline = time.monotonic() + _COPYING_SECONDS
 
     async def look(result: RestoredStream) -> RestoredStream | Failure:
@@ -280,7 +280,7 @@ async def look_again(
         if action.wire is SendAs.API or not upstreams_of(action.config):
             return result
         try:
-            return await _looked_at(js, action, result, there, deadline=deadline)
+            return await _looked_at(js, action, result, names, deadline=deadline)
         except NatsError as error:
             note = f"cannot tell whether copying has settled: {error.message}"
             return replace(result, notes=(*result.notes, note), incomplete=True)
@@ -310,10 +310,10 @@ async def look_at_copying(
 
 
 async def _looked_at(
-    js: JetStream, action: Action, result: RestoredStream, there: set[str], *, deadline: float
+    js: JetStream, action: Action, result: RestoredStream, names: set[str], *, deadline: float
 ) -> RestoredStream | Failure:
     restored = state_to_restore(action.entry).last_seq
-    info, settled = await _settled_copy(js, action.name, there, deadline)
+    info, settled = await _settled_copy(js, action.name, names, deadline)
     if info is None:
         return result
     waiting = [source for source in _statuses(info) if source.active_ns < 0]
@@ -337,7 +337,7 @@ async def _looked_at(
         why = f": {source.error}" if source.error else ""
         seconds = "the server tries again within two minutes"
         notes.append(f"has not begun to copy from {source.name}{why} ({seconds})")
-    known = [source for source in waiting if source.external is None and source.name in there]
+    known = [source for source in waiting if source.external is None and source.name in names]
     if settled:
         count = f"{count_were(new, 'new message')} copied since, none twice" if new else "nothing was copied since"
         notes.append(f"copying has settled: {count}")
@@ -351,7 +351,7 @@ def _statuses(info: StreamInfo) -> list[SourceInfo]:
     return [*([info.mirror] if info.mirror else []), *info.sources]
 
 
-async def _settled_copy(js: JetStream, name: str, there: set[str], deadline: float) -> tuple[StreamInfo | None, bool]:
+async def _settled_copy(js: JetStream, name: str, names: set[str], deadline: float) -> tuple[StreamInfo | None, bool]:
     """Return the stream once it is quiet or time is up, and whether it is quiet; None if it was deleted. Raises
     NatsError.
     """
@@ -368,7 +368,7 @@ async def _settled_copy(js: JetStream, name: str, there: set[str], deadline: flo
         heard = all(
             0 <= status.active_ns < (now - began) * 1e9
             for status in statuses
-            if status.external is None and status.name in there
+            if status.external is None and status.name in names
         )
         state = (info.state.last_seq, info.state.messages, tuple(status.lag for status in statuses))
         if state != before or not heard or any(status.lag for status in statuses):

@@ -141,7 +141,7 @@ class Discards:
     @property
     def subjects(self) -> list[tuple[bytes, int]]:
         """Subjects with missing messages that nothing explains yet, and the newest such message of each."""
-        return [(subject, one.missing[-1][0]) for subject, one in self._subjects.items()]
+        return [(subject, counts.missing[-1][0]) for subject, counts in self._subjects.items()]
 
     def explain(self, subject: bytes) -> None:
         """Take it that the limit of the subject has removed all of its missing messages."""
@@ -304,8 +304,8 @@ def _has(state: ConsumerState | None, sequence: int) -> bool:
 
 def _is_for(consumer: JsonObject, subject: str) -> bool:
     filters = [consumer.get("filter_subject"), *(consumer.get("filter_subjects") or [])]
-    wanted = [one for one in filters if isinstance(one, str) and one]
-    return not wanted or any(overlaps(one, subject) for one in wanted)
+    wanted = [pattern for pattern in filters if isinstance(pattern, str) and pattern]
+    return not wanted or any(overlaps(pattern, subject) for pattern in wanted)
 
 
 @dataclass(slots=True)
@@ -407,6 +407,6 @@ class Comparison:
         self._next = next(self._rows, None)
 
 
-def _keep(found: list[int], sequence: int) -> None:
-    if len(found) < KEPT:
-        found.append(sequence)
+def _keep(kept: list[int], sequence: int) -> None:
+    if len(kept) < KEPT:
+        kept.append(sequence)

@@ -84,7 +84,7 @@ class Execution:
     def _after_masks(self, stage: Sequence[Action]) -> Sequence[Action]:
         """Return the streams to begin: none if masks were refused, which the others then fail with."""
         failed = (failure for failure in self._failures if failure.name in self._masked)
-        refused = next((one for one in failed if isinstance(one.error, PlanRefused)), None)
+        refused = next((failure for failure in failed if isinstance(failure.error, PlanRefused)), None)
         if refused is None:
             self._masked |= {action.name for action in stage if _is_masked(action)}
             return stage
@@ -156,17 +156,17 @@ class Execution:
                 self._run.progress.finish(action.name)
         return True
 
-    async def _prove(self, js: JetStream, supply: Supply, one: Usable) -> bool:
+    async def _prove(self, js: JetStream, supply: Supply, stream: Usable) -> bool:
         """Prove a stream that was sent before. Returns whether nothing failed."""
         began = time.monotonic()
         try:
-            proved = await self._streams.prove(js, supply, one)
-            proved = await self._tidy(js, one.action, proved, one.removed)
-            self._results.append(replace(proved, seconds=one.seconds + time.monotonic() - began))
+            proved = await self._streams.prove(js, supply, stream)
+            proved = await self._tidy(js, stream.action, proved, stream.removed)
+            self._results.append(replace(proved, seconds=stream.seconds + time.monotonic() - began))
         except JsBackupError as error:
-            return self._failed(one.action, error)
+            return self._failed(stream.action, error)
         finally:
-            self._run.progress.finish(one.action.name)
+            self._run.progress.finish(stream.action.name)
         return True
 
     def _failed(self, action: Action, error: JsBackupError) -> bool:

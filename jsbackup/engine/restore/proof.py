@@ -101,8 +101,8 @@ class SubjectTally:
         self._counts.clear()
         for batch in batches:
             if len(self._counts) <= _MOST_SUBJECTS:
-                for found in pc.value_counts(batch.column("subject")).to_pylist():
-                    self._counts[found["values"]] += found["counts"]
+                for count in pc.value_counts(batch.column("subject")).to_pylist():
+                    self._counts[count["values"]] += count["counts"]
             yield batch
 
     @property
@@ -282,10 +282,10 @@ class _DigestSink:
 async def prove_stream(js: JetStream, name: str, expected: Expected, *, advance: Advance) -> Proof:
     """Read `name` back and compare it. Raises DigestMismatch, listing messages, and NatsError."""
     info, sink = await read_back(js, name, lambda: _DigestSink(expected.last_seq), advance)
-    found = sink.digester
-    if found.stream_digest == expected.digest and found.messages == expected.messages:
+    digester = sink.digester
+    if digester.stream_digest == expected.digest and digester.messages == expected.messages:
         _check_last(info, expected)
-        return Proof(info, found.stream_digest, found.messages)
+        return Proof(info, digester.stream_digest, digester.messages)
     now_ns = await server_clock(js, name)
     listed = await consumers_of(js, name, expected.config)
 
@@ -321,8 +321,8 @@ async def prove_stream(js: JetStream, name: str, expected: Expected, *, advance:
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
     left = expected.messages - comparison.gone.total()
-    size = found.raw_bytes if left else 0
-    return Proof(info, found.stream_digest, left, comparison.gone, discarded=comparison.discarded, bytes=size)
+    size = digester.raw_bytes if left else 0
+    return Proof(info, digester.stream_digest, left, comparison.gone, discarded=comparison.discarded, bytes=size)
 
 
 def about_lacking(config: JsonObject) -> str:

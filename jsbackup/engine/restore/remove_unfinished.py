@@ -93,10 +93,10 @@ async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
             hint="Find out who removed it, and run the command again.",
         )
     for other in sorted(names - {staged}):
-        there = await js.find_stream(other)
-        if there is None or replaced_by(other, there.config) != name:
+        info = await js.find_stream(other)
+        if info is None or replaced_by(other, info.config) != name:
             continue
-        if await _is_at_work(js, needed_by(there.config)):
+        if await _is_at_work(js, needed_by(info.config)):
             raise TargetConflict(f"stream {name} is being replaced by another command ({other})", hint=_LATER)
 
 
@@ -161,12 +161,12 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
             raise
         except NatsError:
             pass  # no one listens: it was already over; or the server is still busy, and there is no way to find out
-    found = await js.find_stream(sender.stream)
+    info = await js.find_stream(sender.stream)
     # Measured: clusters keep the name of a failed restore. There is no such stream then, but it can be deleted.
-    nameless = found is None and sender.deliver_subject is not None and js.link.cluster_name is not None
-    if nameless or (found is not None and _is_made_by(sender, found)):
+    nameless = info is None and sender.deliver_subject is not None and js.link.cluster_name is not None
+    if nameless or (info is not None and _is_made_by(sender, info)):
         await js.delete_stream(sender.stream)
-    elif found is not None and not is_marked(sender.config):
+    elif info is not None and not is_marked(sender.config):
         _log.warning("stream %s exists; it may be half-restored or belong to another client: check it", sender.stream)
 
 
@@ -176,25 +176,25 @@ async def _free_name(js: JetStream, sender: RestoreSender) -> None:
     The meta leader does so at once, but does not answer: only the server that the restore was assigned to would
     (measured on 2.15.2). If the name had belonged to another stream, the request would have been refused.
     """
-    found = None
+    info = None
     try:
-        found = stream_info(await js.link.api(api.stream_info(js.prefix, sender.stream), _SILENT_SECONDS))
+        info = stream_info(await js.link.api(api.stream_info(js.prefix, sender.stream), _SILENT_SECONDS))
     except NatsPermissionDenied:
         raise
     except NatsError as error:
         _log.debug("stream %s: %s", sender.stream, error.message)
-    if found is None or _is_made_by(sender, found):
+    if info is None or _is_made_by(sender, info):
         try:
             await js.link.api(api.stream_delete(js.prefix, sender.stream), _SILENT_SECONDS)
         except (NatsTimeout, ApiError) as error:
             _log.debug("stream %s: %s", sender.stream, error.message)
 
 
-def _is_made_by(sender: RestoreSender, found: StreamInfo) -> bool:
+def _is_made_by(sender: RestoreSender, info: StreamInfo) -> bool:
     """Return whether `sender` made the stream. Without the mark the messages decide: published ones are later."""
-    if is_marked(sender.config) or is_marked(found.config):
-        return is_marked(found.config) == is_marked(sender.config)
-    state, sent = found.state, sender.stream_state
+    if is_marked(sender.config) or is_marked(info.config):
+        return is_marked(info.config) == is_marked(sender.config)
+    state, sent = info.state, sender.stream_state
     return 0 < state.messages <= sent.messages and state.last_seq <= sent.last_seq and state.last_ns <= sent.last_ns
 
 
@@ -227,22 +227,22 @@ async def _insist(
 
 async def remove_leftover(js: JetStream, supply: Supply, action: Action) -> tuple[str, ...]:
     """Remove a leftover, and return notes. Raises TargetConflict if it has become more than that."""
-    there = await js.find_stream(action.name)
-    if there is None:  # a name that a restore in a cluster has occupied
+    info = await js.find_stream(action.name)
+    if info is None:  # a name that a restore in a cluster has occupied
         await js.delete_stream(action.name)
         return ()
-    if not is_marked(there.config):
+    if not is_marked(info.config):
         raise TargetConflict(
             f"stream {action.name} at the target was created after the plan was made",
             hint="Check it; --if-exists says what to do with it.",
         )
-    if not (action.forced or await supply.has_last(action, there.state)):
+    if not (action.forced or await supply.has_last(action, info.state)):
         raise TargetConflict(
             f"stream {action.name} is left over from an interrupted restore, and has newer messages",
             hint="Check it. --if-exists replace deletes it with all its messages.",
         )
-    await make_way(js, there)
-    count = there.state.messages
+    await make_way(js, info)
+    count = info.state.messages
     note = f"removed a leftover of {count:,} {'message' if count == 1 else 'messages'} of an interrupted restore"
     _log.info("stream %s: %s", action.name, note)
     return (note,)
@@ -260,9 +260,9 @@ async def remove_copies(js: JetStream, copies: Sequence[StagedCopy]) -> tuple[st
     return tuple(notes)
 
 
-async def make_way(js: JetStream, there: StreamInfo) -> None:
+async def make_way(js: JetStream, info: StreamInfo) -> None:
     """Delete a stream that is replaced, but not before the cluster has finished with its consumers."""
-    if js.link.cluster_name is not None and there.state.consumers:
-        age_seconds = (there.now_ns - there.created_ns) / 1e9
+    if js.link.cluster_name is not None and info.state.consumers:
+        age_seconds = (info.now_ns - info.created_ns) / 1e9
         await asyncio.sleep(max(0.0, _ASKING_SECONDS - max(0.0, age_seconds)))
-    await js.delete_stream(there.name)
+    await js.delete_stream(info.name)

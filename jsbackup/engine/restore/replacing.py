@@ -61,92 +61,92 @@ async def count_left_out(js: JetStream, decision: Decision, held: Objects | JetS
     reshape, entries = decision.shapes.options.reshape, decision.entries
     counted: dict[str, LeftOut] = {}
     for action in decision.plan.actions:
-        there, entry = decision.target.streams.get(action.name), entries[action.entry.name]
-        if not action.replaces or there is None or not there.state.messages:
+        live, entry = decision.target.streams.get(action.name), entries[action.entry.name]
+        if not action.replaces or live is None or not live.state.messages:
             continue
         left_out = LeftOut(0, 0, True)
         if reshape.cut or reshape.filters.by_subject:
-            left_out = await _left_out(js, entry, action, there, reshape=reshape)
+            left_out = await _left_out(js, entry, action, live, reshape=reshape)
         if not left_out.messages and entry.archive_format.has_messages:
-            left_out = await _lacking(js, action, entry, there, held=held)
+            left_out = await _lacking(js, action, entry, live, held=held)
         if left_out.messages:
             counted[entry.name] = left_out
     return decision.knowing(replace(decision.facts, left_out=counted)) if counted else decision
 
 
 async def _lacking(
-    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, held: Objects | JetStream
+    js: JetStream, action: Action, entry: StreamBackup, live: StreamInfo, *, held: Objects | JetStream
 ) -> LeftOut:
     """Return how many messages of the existing stream the backup lacks: all of them, if they cannot be compared."""
     try:
-        later = await _later(js, entry, there)
+        later = await _later(js, entry, live)
         if later is not None and (later.exact or later.messages):
             return later
-        return await _compared(js, action, entry, there, held=held)
+        return await _compared(js, action, entry, live, held=held)
     except NatsPermissionDenied:
-        return LeftOut(there.state.messages, there.state.messages, False)
+        return LeftOut(live.state.messages, live.state.messages, False)
     except (IntegrityError, KeyUnavailable):  # objects are checked elsewhere, see `refuse_remains`
-        return LeftOut(0, there.state.messages, True)
+        return LeftOut(0, live.state.messages, True)
     except ApiError as error:
         if not lacks_stream(error):
             raise
-        return LeftOut(0, there.state.messages, True)  # another command has just deleted it
+        return LeftOut(0, live.state.messages, True)  # another command has just deleted it
 
 
-def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
+def _is_same(entry: StreamBackup, live: StreamInfo) -> bool:
     """Return whether it seems to be the stream that was backed up, or one restored from it (as `read/sources.py`)."""
-    return there.created == entry.created or 0 < there.state.first_ns == entry.state.first_ns
+    return live.created == entry.created or 0 < live.state.first_ns == entry.state.first_ns
 
 
-async def _later(js: JetStream, entry: StreamBackup, there: StreamInfo) -> LeftOut | None:
+async def _later(js: JetStream, entry: StreamBackup, live: StreamInfo) -> LeftOut | None:
     """Return how many messages came after the backup, if the stream is the one that was backed up, so that it can only
     have lost messages and got new ones; else None. The last message tells whether it has lost its end, and given its
     sequences again.
     """
-    state, then = there.state, entry.state
-    if not _is_same(entry, there) or entry.remarks or state.first_seq < then.first_seq:
+    state, then = live.state, entry.state
+    if not _is_same(entry, live) or entry.remarks or state.first_seq < then.first_seq:
         return None
     if state.last_seq < entry.last_seq or entry.captured.last_seq != then.last_seq:
         return None
-    after = await _after(js, there, entry.last_seq)
+    after = await _after(js, live, entry.last_seq)
     if state.messages - after.messages > entry.captured.messages:
         return None
     if not entry.captured.messages:
         return after
     try:
-        last = await js.message(there.name, then.last_seq)
+        last = await js.message(live.name, then.last_seq)
     except NatsPermissionDenied:  # it is compared, as a proof reads it
         return None
     return after if last is not None and last.timestamp_ns == then.last_ns else None
 
 
-async def _after(js: JetStream, there: StreamInfo, sequence: int) -> LeftOut:
+async def _after(js: JetStream, live: StreamInfo, sequence: int) -> LeftOut:
     """Return how many messages the stream has after a sequence."""
-    info = await describe_stream(js, there.name)
+    info = await describe_stream(js, live.name)
     state, exact = info.state, info.deleted is not None or not info.state.deleted
     after = PresentSequences(state, info.deleted or ()).count(sequence + 1, state.last_seq)
-    return LeftOut(after if exact else max(0, after - state.deleted), there.state.messages, exact)
+    return LeftOut(after if exact else max(0, after - state.deleted), live.state.messages, exact)
 
 
 async def _compared(
-    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, held: Objects | JetStream
+    js: JetStream, action: Action, entry: StreamBackup, live: StreamInfo, *, held: Objects | JetStream
 ) -> LeftOut:
     """Compare the whole stream with its backup, or with the source of a clone."""
     if isinstance(held, JetStream):
-        lacking = await _only_at(js, there, held, entry.name, by_time=action.reshape.renumber)
-        return LeftOut(lacking, there.state.messages, True)
+        lacking = await _only_at(js, live, held, entry.name, by_time=action.reshape.renumber)
+        return LeftOut(lacking, live.state.messages, True)
     reader = SegmentReader(held)
     if action.alters:  # by sequence and time, which stay as they are; numbered anew, by time alone
-        ours = _messages(js, await js.stream(there.name))
+        ours = _messages(js, await js.stream(live.name))
         lacking = await _count_lacking(ours, _stored(reader, entry), by_time=action.reshape.renumber)
-        return LeftOut(lacking, there.state.messages, True)
+        return LeftOut(lacking, live.state.messages, True)
 
     def sink() -> AlongSegments:
-        return AlongSegments(reader, entry.segments, there.state.last_seq, Side.A, named=0)
+        return AlongSegments(reader, entry.segments, live.state.last_seq, Side.A, named=0)
 
-    _, along = await read_back(js, there.name, sink, ignored)
+    _, along = await read_back(js, live.name, sink, ignored)
     compared = await in_thread(along.finish)
-    return LeftOut(compared.added + compared.changed, there.state.messages, True)
+    return LeftOut(compared.added + compared.changed, live.state.messages, True)
 
 
 class _Message(NamedTuple):
@@ -193,18 +193,18 @@ async def _stored(reader: SegmentReader, entry: StreamBackup) -> AsyncGenerator[
             yield _Message(sequence, time_ns)
 
 
-async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str, *, by_time: bool) -> int:
+async def _only_at(js: JetStream, live: StreamInfo, origin: JetStream, name: str, *, by_time: bool) -> int:
     """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time, or
     `by_time` alone, and has not copied from it as one of its `sources`, either.
     """
     try:
-        copies = (await origin.stream(there.name)).created == there.created
+        copies = (await origin.stream(live.name)).created == live.created
     except ApiError as error:
         if not lacks_stream(error):
             raise
         copies = False
-    copied, first = (there.name, 0) if copies else ("", there.state.first_seq)
-    ours = _messages(js, await js.stream(there.name), whole=copies)
+    copied, first = (live.name, 0) if copies else ("", live.state.first_seq)
+    ours = _messages(js, await js.stream(live.name), whole=copies)
     theirs = _messages(origin, await origin.stream(name), 0 if by_time else first, whole=copies, copied=copied)
     return await _count_lacking(ours, theirs, by_time=by_time)
 
@@ -247,16 +247,18 @@ async def refuse_remains(
     """
     refusals, entries = [], decision.entries
     for action in decision.plan.actions:
-        there, name = decision.target.streams.get(action.name), action.entry.name
-        if name not in lost or not action.replaces or there is None or decision.shapes.options.replace_with_part:
+        live, name = decision.target.streams.get(action.name), action.entry.name
+        if name not in lost or not action.replaces or live is None or decision.shapes.options.replace_with_part:
             continue
         try:
-            lacking = await _compared(js, action, entries[name], there, held=objects)
+            lacking = await _compared(js, action, entries[name], live, held=objects)
         except NatsPermissionDenied:
-            lacking = LeftOut(there.state.messages, there.state.messages, False)
+            lacking = LeftOut(live.state.messages, live.state.messages, False)
         if lacking.messages:
-            gone = format_count(sum(problem.messages for problem in lost[name]), "message")
-            reason = f"{gone} of it are lost in the repository, and the rest {left_out_reason(lacking, 'would be')}"
+            lost_messages = format_count(sum(problem.messages for problem in lost[name]), "message")
+            reason = (
+                f"{lost_messages} of it are lost in the repository, and the rest {left_out_reason(lacking, 'would be')}"
+            )
             refusals.append(Finding(name, Rule.PART_REPLACES, reason, _REMAINS))
     return decision.finding(refusals)
 
@@ -271,21 +273,21 @@ class _Count:
 
 
 async def _left_out(
-    js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, reshape: Reshape
+    js: JetStream, entry: StreamBackup, action: Action, live: StreamInfo, *, reshape: Reshape
 ) -> LeftOut:
-    held, counts, by = there.state.messages, [], []
+    held, counts, by = live.state.messages, [], []
     if reshape.filters.by_subject:
         counts.append(await _by_subjects(js, entry, action, reshape.filters))
         by += [option for option, name in _SUBJECTS.items() if getattr(reshape.filters, name)]
     if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in parts_of(entry.segments)):
-        counts.append(await _by_cut(js, action, there, reshape.cut))
+        counts.append(await _by_cut(js, action, live, reshape.cut))
         by += [f"--{name}" for name in reshape.cut.typed]
     counts = [count for count in counts if count.messages] or [_Count(0, True)]
     most = max(counts, key=lambda count: count.messages)
     exact = most.exact and (len(counts) == 1 or most.messages >= held)  # both may leave out the same messages, or not
     subjects = next((count.subjects for count in counts if count.subjects), None)
-    gone, of = (None, None) if subjects is None else subjects
-    return LeftOut(min(most.messages, held), held, exact, gone, of, " and ".join(by))
+    removed, of = (None, None) if subjects is None else subjects
+    return LeftOut(min(most.messages, held), held, exact, removed, of, " and ".join(by))
 
 
 async def _by_subjects(js: JetStream, entry: StreamBackup, action: Action, filters: Filters) -> _Count:
@@ -316,18 +318,18 @@ async def _of_subjects(
         patterns = unknown
     if action.reshape.obfuscation is not None:
         patterns = [action.reshape.obfuscation.names.subject(pattern) for pattern in patterns]
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for pattern in patterns:
-        found |= await js.subjects(action.name, pattern)
-    return found
+        counts |= await js.subjects(action.name, pattern)
+    return counts
 
 
-async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) -> _Count:
+async def _by_cut(js: JetStream, action: Action, live: StreamInfo, cut: Cut) -> _Count:
     """Count the target's messages before and after the cut."""
-    state = there.state
+    state = live.state
     try:
-        since = 1 if cut.since is None else await _first_at(js, there, cut.since, behind=False)
-        until = state.last_seq if cut.until is None else await _first_at(js, there, cut.until, behind=True) - 1
+        since = 1 if cut.since is None else await _first_at(js, live, cut.since, behind=False)
+        until = state.last_seq if cut.until is None else await _first_at(js, live, cut.until, behind=True) - 1
     except NatsPermissionDenied:  # unknown; at least the difference between the two counts
         return _Count(max(state.messages - action.entry.captured.messages, 1), False)
     before = range(state.first_seq, min(since, state.last_seq + 1))
@@ -337,11 +339,11 @@ async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) ->
         return _Count(outside, True)
     if state.deleted <= MAX_DELETED:
         info = await js.stream(action.name, deleted_details=True)
-        return _Count(outside - sum(one in before or one in after for one in info.deleted or ()), True)
+        return _Count(outside - sum(sequence in before or sequence in after for sequence in info.deleted or ()), True)
     return _Count(max(outside - state.deleted, state.messages - action.entry.captured.messages, 1), False)
 
 
-async def _first_at(js: JetStream, there: StreamInfo, edge: Edge, *, behind: bool) -> int:
+async def _first_at(js: JetStream, live: StreamInfo, edge: Edge, *, behind: bool) -> int:
     """Return the first sequence at or after an edge (`behind`: after it) of a stream at the target.
 
     Assumes that times rise with sequences, except where clocks were set back. Raises NatsPermissionDenied.
@@ -349,10 +351,10 @@ async def _first_at(js: JetStream, there: StreamInfo, edge: Edge, *, behind: boo
     if isinstance(edge, AtSequence):
         return edge.sequence + behind
     time_ns = edge.time_ns + behind
-    low, high = there.state.first_seq, there.state.last_seq + 1
+    low, high = live.state.first_seq, live.state.last_seq + 1
     while low < high:
         middle = (low + high) // 2
-        message = await js.next_message(there.name, middle)
+        message = await js.next_message(live.name, middle)
         if message is None or message.timestamp_ns >= time_ns:
             high = middle
         else:

@@ -119,7 +119,7 @@ class RestoreReport:
         """The exit code: 0 if everything requested is restored, and proved if requested."""
         if self.failures and not self.streams:
             return combined(failure.error.exit_code for failure in self.failures)
-        half = any(one.rule in (Rule.LEFTOVER_KEPT, Rule.SILENT) for one in self.plan.skipped)
+        half = any(skip.rule in (Rule.LEFTOVER_KEPT, Rule.SILENT) for skip in self.plan.skipped)
         if self.failures or self.plan.missing or half or any(stream.incomplete for stream in self.streams):
             return IncompleteError.exit_code
         return 0

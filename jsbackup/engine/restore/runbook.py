@@ -101,8 +101,8 @@ class RunbookReport:
         """The exit code. If nothing was restored it is that of the failure, if only a part was, that of
         IncompleteError.
         """
-        codes = [one.exit_code if isinstance(one, JsBackupError) else one.code for one in self.done]
-        restored = any(isinstance(one, RestoreReport) and one.streams for one in self.done)
+        codes = [outcome.exit_code if isinstance(outcome, JsBackupError) else outcome.code for outcome in self.done]
+        restored = any(isinstance(outcome, RestoreReport) and outcome.streams for outcome in self.done)
         return combined([0, *codes]) if restored else codes[-1]
 
 
@@ -123,10 +123,10 @@ def with_conflicts(planned: Sequence[tuple[Decision, JetStreamPlace, str]]) -> l
     messages call it.
     """
     parts = [PlannedPart(decision.plan, decision.target, place, name) for decision, place, name in planned]
-    found = zip(planned, against_each_other(parts), strict=True)
+    findings_by_part = zip(planned, against_each_other(parts), strict=True)
     return [
         replace(decision, plan=replace(decision.plan, refusals=(*decision.plan.refusals, *more)))
-        for (decision, _, _), more in found
+        for (decision, _, _), more in findings_by_part
     ]
 
 

@@ -122,10 +122,10 @@ class StreamRestore:
         destroyed: list[str] = []
         try:
             await refuse_beside(js, action.name, staged)
-            if (there := await js.find_stream(action.name)) is not None:
-                destroyed = [*self._since_planned(action, there)]
-                destroyed += [finding.reason for finding in about_destroyed(action, there)]
-                await make_way(js, there)
+            if (live := await js.find_stream(action.name)) is not None:
+                destroyed = [*self._since_planned(action, live)]
+                destroyed += [finding.reason for finding in about_destroyed(action, live)]
+                await make_way(js, live)
         except JsBackupError:
             await remove_stream(self._run.connection, staged)
             raise
@@ -140,12 +140,12 @@ class StreamRestore:
         # Masking happened when the copy was made.
         return replace(restored, notes=tuple(dict.fromkeys((*destroyed, *restored.notes, *sent.notes))))
 
-    def _since_planned(self, action: Action, there: StreamInfo) -> Iterator[str]:
+    def _since_planned(self, action: Action, live: StreamInfo) -> Iterator[str]:
         """Yield a note on messages that the stream to be replaced has got since the plan was made. Raises PlanRefused
         if nobody has confirmed that messages may be lost.
         """
         planned = self._start.target.streams.get(action.name)
-        count = there.state.last_seq - planned.state.last_seq if planned is not None else 0
+        count = live.state.last_seq - planned.state.last_seq if planned is not None else 0
         if count > 0:
             if not self._run.options.replace_with_part:
                 reason = f"stream {action.name} is not replaced: {count_were(count, 'message')} stored in it meanwhile"
@@ -348,12 +348,12 @@ class StreamRestore:
 def _gone(proof: Proof) -> Iterator[str]:
     """Yield what is gone since the stream was restored, and why."""
     for cause, count in sorted(proof.gone.items()):
-        gone = f"{count_are(count, 'message')} gone already"
+        already = f"{count_are(count, 'message')} gone already"
         if cause is Cause.DISCARDED:
             since, limits = count_were(proof.discarded.published, "message"), " and ".join(proof.discarded.limits)
-            yield f"{gone}: {since} published since, and it discards the oldest at {limits}"
+            yield f"{already}: {since} published since, and it discards the oldest at {limits}"
         elif count:
-            yield f"{gone}: {cause}"
+            yield f"{already}: {cause}"
 
 
 async def _about_kept(js: JetStream, staged: str, level: ProofLevel) -> str:

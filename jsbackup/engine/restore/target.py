@@ -46,8 +46,8 @@ async def look_at(js: JetStream, now_ns: int) -> Target:
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
     # A silent stream still occupies its name. Measured: in a cluster a stream that is being restored, or was not
     # restored completely, is missing from the list and not found by its name.
-    found = await asyncio.gather(*(_is_unborn(js, name) for name in listing.missing))
-    unborn = {name for name, is_unborn in zip(listing.missing, found, strict=True) if is_unborn}
+    are_unborn = await asyncio.gather(*(_is_unborn(js, name) for name in listing.missing))
+    unborn = {name for name, is_unborn in zip(listing.missing, are_unborn, strict=True) if is_unborn}
     silent = {*listing.missing, *listing.offline} - unborn - streams.keys()
     if silent:
         _log.warning("streams at the target do not answer: %s", ", ".join(sorted(silent)))
@@ -99,12 +99,12 @@ async def _findings(js: JetStream, action: Action, *, proofs: bool, live: bool) 
         denials.append(unproved)
         unproved = None
     hint = "Allow the user to publish to this subject."
-    found = [Finding(name, Rule.NOT_ALLOWED, denied.message, denied.hint or hint) for denied in denials]
+    findings = [Finding(name, Rule.NOT_ALLOWED, denied.message, denied.hint or hint) for denied in denials]
     if unproved is not None:
         reason = f"cannot be read back and compared: {unproved.message}"
         hint = "Allow the user to publish to this subject, or restore with --verify quick or none."
-        found.append(Finding(name, Rule.UNPROVED, reason, hint))
-    return found
+        findings.append(Finding(name, Rule.UNPROVED, reason, hint))
+    return findings
 
 
 async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:

@@ -314,15 +314,15 @@ def read_nack_files(root: Folder, files: Iterable[str]) -> ConfigSet:
         UsageError: a file or a resource is not valid.
         StoreError: a file cannot be read.
     """
-    found = ConfigSet()
+    configs = ConfigSet()
     for file in files:
         where = root.path_of(file)
         for document in read_yaml(root.read(file, MAX_CONFIG_BYTES), where):
-            _read(found, document, where)
-    return found
+            _read(configs, document, where)
+    return configs
 
 
-def _read(found: ConfigSet, document: Any, where: str) -> None:
+def _read(configs: ConfigSet, document: Any, where: str) -> None:
     if document is None:  # nothing but comments
         return
     if not isinstance(document, dict):
@@ -330,7 +330,7 @@ def _read(found: ConfigSet, document: Any, where: str) -> None:
     version, kind, items = (document.get(key) for key in ("apiVersion", "kind", "items"))
     if isinstance(items, list) and isinstance(kind, str) and kind.endswith("List"):
         for item in items:
-            _read(found, item, where)
+            _read(configs, item, where)
         return
     if not isinstance(version, str) or not version.startswith(_GROUP) or kind == "Account":
         return
@@ -344,6 +344,6 @@ def _read(found: ConfigSet, document: Any, where: str) -> None:
             raise UsageError(f"{place} has no spec")
         if kind in _NACK.buckets and (spec.pop("mirror", None) or spec.pop("sources", None)):
             raise UnsupportedError(f"{place} copies from another bucket, and only streams that do are supported")
-        add_resource(_NACK, found, place, kind=kind, body=spec, stream=spec.get(_NACK.stream))
+        add_resource(_NACK, configs, place, kind=kind, body=spec, stream=spec.get(_NACK.stream))
     except UnsupportedError as error:
-        found.failures.append(Failure(label, error))
+        configs.failures.append(Failure(label, error))

@@ -173,7 +173,7 @@ def _integer(value: Any) -> int:
 
 
 def _text_map(value: Any) -> dict[str, str]:
-    return {_text(key): _text(one) for key, one in _object(value).items()}
+    return {_text(key): _text(text) for key, text in _object(value).items()}
 
 
 def _time(value: Any) -> str:
@@ -226,14 +226,14 @@ def _history(value: Any) -> int:
 
 def listed(form: Form) -> Form:
     def write(value: Any) -> list[Any] | Rounded:
-        written = [form.write(one) for one in _list(value)]
-        values = [one.value if isinstance(one, Rounded) else one for one in written]
-        rounded = [one for one in written if isinstance(one, Rounded)]
+        written = [form.write(item) for item in _list(value)]
+        values = [item.value if isinstance(item, Rounded) else item for item in written]
+        rounded = [item for item in written if isinstance(item, Rounded)]
         if not rounded:
             return values
-        return Rounded(values, ", ".join(one.exact for one in rounded), ", ".join(one.rounded for one in rounded))
+        return Rounded(values, ", ".join(item.exact for item in rounded), ", ".join(item.rounded for item in rounded))
 
-    return Form(write, lambda value: [form.read(one) for one in _list(value)])
+    return Form(write, lambda value: [form.read(item) for item in _list(value)])
 
 
 def one_of(**words: str | bool) -> Form:
@@ -253,7 +253,7 @@ def one_of(**words: str | bool) -> Form:
     return Form(write, other_way)
 
 
-BOOL, INTEGER, TEXT, TEXT_MAP, TIME = (Form(one, one) for one in (_bool, _integer, _text, _text_map, _time))
+BOOL, INTEGER, TEXT, TEXT_MAP, TIME = (Form(convert, convert) for convert in (_bool, _integer, _text, _text_map, _time))
 NOT = Form(lambda value: not _bool(value), lambda value: not _bool(value))
 TEXTS = listed(TEXT)
 GO_DURATION = Form(
@@ -293,7 +293,9 @@ def _write(value: Any, form: Form | Nested, lost: Lost, where: str) -> Any:
     if isinstance(form, Form):
         return form.write(value)
     if form.many:
-        return [write_fields(_object(one), form.fields, lost, f"{where}[{at}].") for at, one in enumerate(_list(value))]
+        return [
+            write_fields(_object(item), form.fields, lost, f"{where}[{at}].") for at, item in enumerate(_list(value))
+        ]
     if not any(_left(_object(value), "")):
         return None
     return write_fields(value, form.fields, lost, f"{where}.")
@@ -315,20 +317,20 @@ def _left(config: JsonObject, path: str) -> Iterator[str]:
             yield where
 
 
-def read_fields(found: Any, fields: Collection[Place], where: str, *, others: Collection[str] = ()) -> JsonObject:
+def read_fields(document: Any, fields: Collection[Place], where: str, *, others: Collection[str] = ()) -> JsonObject:
     """Return the config of a file's fields, without those that are unset. `others` are names of fields that are not of
     the config. Raises `UsageError`: `where` begins its message.
     """
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{where} is not an object")
     known = {field.theirs for field in fields}
-    for name in found:
+    for name in document:
         if name not in known and name not in others:
             shown = printable_name(str(name))[:80]
             raise UsageError(f"{where} has an unknown field, {shown}", hint=nearest(shown, sorted(known)))
     config: JsonObject = {}
     for field in fields:
-        value = found.get(field.theirs)
+        value = document.get(field.theirs)
         if value is None and (value := field.absent) is None:
             continue
         try:
@@ -461,8 +463,8 @@ def resource_of(tool: Tool, config: JsonObject) -> tuple[str, str, JsonObject, l
     config = deepcopy(without_server_metadata(config))
     lost: Lost = {**tool.drop_ignored(config)}
     for kind, (prefix, fields) in tool.buckets.items():
-        if not lost and (found := as_bucket(prefix, config, fields)):
-            return kind, found[0], {tool.bucket: found[0], **found[1]}, []
+        if not lost and (bucket := as_bucket(prefix, config, fields)):
+            return kind, bucket[0], {tool.bucket: bucket[0], **bucket[1]}, []
     written = write_fields(config, tool.stream_fields, lost)
     return tool.stream_kind, str(config["name"]), written, _notes(tool, lost)
 
@@ -494,7 +496,7 @@ def _notes(tool: Tool, lost: Lost) -> list[str]:
     ]
 
 
-def add_resource(tool: Tool, found: ConfigSet, place: str, *, kind: str, body: JsonObject, stream: Any) -> None:
+def add_resource(tool: Tool, configs: ConfigSet, place: str, *, kind: str, body: JsonObject, stream: Any) -> None:
     """Add the config that a resource declares; `stream` is that of a consumer. `place` begins the messages of errors.
 
     Raises `UsageError` if it is not valid, `UnsupportedError` if it is of another kind.
@@ -503,17 +505,17 @@ def add_resource(tool: Tool, found: ConfigSet, place: str, *, kind: str, body: J
         config = read_fields(body, tool.stream_fields, place, others=tool.others)
         tool.drop_ignored(config)
         config = {key: value for key, value in without_server_metadata(config).items() if value != {}}
-        found.add_stream(place, config)
+        configs.add_stream(place, config)
     elif kind == tool.consumer_kind:
         fields = read_fields(body, tool.consumer_fields, place, others=tool.others | {tool.stream})
         config = without_server_metadata(tool.from_consumer(fields))
         name = config.get("durable_name")
-        found.add_consumer(place, stream, name, config | {"name": name})
+        configs.add_consumer(place, stream, name, config | {"name": name})
     elif kind in tool.buckets:
         prefix, table = tool.buckets[kind]
         bucket = sound_name(place, body.get(tool.bucket))
         config = read_fields(body, table, place, others=tool.others | {tool.bucket})
-        found.add_stream(place, without_server_metadata(bucket_stream(prefix, bucket, config)))
+        configs.add_stream(place, without_server_metadata(bucket_stream(prefix, bucket, config)))
     else:
         kinds = ", ".join((tool.stream_kind, tool.consumer_kind, *tool.buckets))
         raise UnsupportedError(f"{place} is not supported: only {kinds} are")

@@ -245,9 +245,9 @@ def _in_texts(pattern: re.Pattern[str], change: Callable[[re.Match[str]], str], 
     if isinstance(value, str):
         return pattern.sub(change, value)
     if isinstance(value, list):
-        return [_in_texts(pattern, change, one) for one in value]
+        return [_in_texts(pattern, change, item) for item in value]
     if isinstance(value, dict):
-        return {_in_texts(pattern, change, key): _in_texts(pattern, change, one) for key, one in value.items()}
+        return {_in_texts(pattern, change, key): _in_texts(pattern, change, item) for key, item in value.items()}
     return value
 
 
@@ -350,7 +350,7 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> ConfigSet:
         UsageError: a file or a resource is not valid.
         StoreError: a file cannot be read.
     """
-    found = ConfigSet()
+    configs = ConfigSet()
     resources: list[tuple[str, str, str, Any]] = []
     for file in files:
         where = root.path_of(file)
@@ -362,13 +362,13 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> ConfigSet:
         try:
             stream = body.pop(_TERRAFORM.stream, None) if kind == _CONSUMER else None
             stream = stream and _stream_of(stream, streams)
-            plain = {key: one if key in _TERRAFORM.others else _from_template(one) for key, one in body.items()}
-            add_resource(_TERRAFORM, found, place, kind=kind, body=plain, stream=stream)
+            plain = {key: value if key in _TERRAFORM.others else _from_template(value) for key, value in body.items()}
+            add_resource(_TERRAFORM, configs, place, kind=kind, body=plain, stream=stream)
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         except UnsupportedError as error:
-            found.failures.append(Failure(f"{kind}.{label}", error))
-    return found
+            configs.failures.append(Failure(f"{kind}.{label}", error))
+    return configs
 
 
 def _resources(document: JsonObject, where: str) -> Iterator[tuple[str, str, str, JsonObject]]:

@@ -126,14 +126,14 @@ class Replay:
                 self._remove(held)
             held.append(sequence)
             if self._per_subject and len(held) > self._per_subject:
-                alive = [one for one in held if one not in self._deleted]
+                alive = [stored for stored in held if stored not in self._deleted]
                 held.clear()
                 held.extend(alive)
                 while len(held) > self._per_subject:
                     self._remove([held.popleft()])
         if roll_up == "all":
             for group in (self._newest.values(), *self._of_subject.values()):
-                self._remove(one for one in list(group) if one != sequence)
+                self._remove(stored for stored in list(group) if stored != sequence)
         while (self._messages and self._held_messages > self._messages) or (
             self._bytes and self._held_bytes > self._bytes
         ):
@@ -182,8 +182,8 @@ def read_messages(files: StreamFiles, survey: StoreSurvey) -> Iterator[tuple[int
             last = read.last_seq
             for batch in read.batches:
                 sequences = _sequences(batch)
-                if gone := unwanted.within(sequences[0], sequences[-1]):
-                    batch = drop_sequences(batch, gone)
+                if removed := unwanted.within(sequences[0], sequences[-1]):
+                    batch = drop_sequences(batch, removed)
                 if survey.expired_before_ns > -(1 << 63):
                     batch = batch.filter(pc.greater_equal(batch.column("timestamp_ns"), survey.expired_before_ns))
                 if batch.num_rows:
@@ -263,7 +263,7 @@ class StoreSurvey:
             read = read_region(region, key, self._after_seq)
             self._add_holes(block, read)
             self._buried.extend(read.tombstones)
-            dead = [one for batch in read.batches for one in self._add(block, batch)]
+            dead = [sequence for batch in read.batches for sequence in self._add(block, batch)]
             if not self.fresh:
                 self._play(block, region, read, dead)
             self._after_seq = read.last_seq
@@ -305,7 +305,7 @@ class StoreSurvey:
         if index is None or index.subjects is None:
             return []
         column = batch.column("subject").cast(pa.binary())
-        foreign = [one for one in pc.unique(column).to_pylist() if one not in index.subjects]
+        foreign = [subject for subject in pc.unique(column).to_pylist() if subject not in index.subjects]
         if not foreign:
             return []
         rows = pc.indices_nonzero(pc.is_in(column, value_set=pc.binary_array(foreign))).to_pylist()
@@ -391,7 +391,7 @@ def lost_subjects(survey: StoreSurvey, read: Mapping[bytes, int]) -> tuple[dict[
     if index is None or index.subjects is None or not survey.fresh:
         return {}, {}
     lost = ((subject, total - read.get(subject, 0)) for subject, total in index.subjects.items())
-    fewer = sorted(((subject, count) for subject, count in lost if count > 0), key=lambda one: (-one[1], one[0]))
+    fewer = sorted(((subject, count) for subject, count in lost if count > 0), key=lambda pair: (-pair[1], pair[0]))
     more = ((subject, count - index.subjects.get(subject, 0)) for subject, count in read.items())
     return (
         {subject.decode("utf-8", "backslashreplace"): count for subject, count in fewer[:_MOST_SUBJECTS]},
@@ -484,8 +484,8 @@ def _between_blocks(survey: StoreSurvey, after: int) -> Iterator[LostSpan]:
     known = survey.index.last_block if survey.index is not None else 0
     first_of_all = min((first for first, _ in survey.ends.values()), default=0)
     if survey.index is None and not survey.limited and survey.blocks[:1] > [1] and first_of_all > 1:
-        gone = first_of_all - 1
-        yield LostSpan(1, gone, gone, False, "msgs/1.blk is not there: deleted, or lost")
+        last_removed = first_of_all - 1
+        yield LostSpan(1, last_removed, last_removed, False, "msgs/1.blk is not there: deleted, or lost")
     for before, number in zip(survey.blocks, survey.blocks[1:], strict=False):
         absent = max(before, known) + 1
         ends = survey.ends.get(before), survey.ends.get(number)

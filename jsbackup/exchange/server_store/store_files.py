@@ -144,9 +144,9 @@ def _decoded(content: bytes, field: str, name: str) -> MetaFile:
     created = config.pop("Created", None)
     if isinstance(created, str):
         parse_time(created, "creation time")
-    found = config.pop(field, "") if field == "Name" else config.get(field)
+    value = config.pop(field, "") if field == "Name" else config.get(field)
     # An ephemeral consumer that was restored has no name in its file.
-    if found != name and not (field == "Name" and found == ""):
+    if value != name and not (field == "Name" and value == ""):
         raise FormatError(f"{META} is of another one")
     return MetaFile(config, created if isinstance(created, str) else None)
 
@@ -207,9 +207,9 @@ class StreamFiles:
     def key_in(self, folder: Folder, path: str, context: str) -> AssetKey | None:
         """Return the key of the stream or a consumer; None, with a flaw where there should be one."""
         key = self._asset_key(folder, _KEY, context)
-        there = _KEY in folder.entries()
-        if key is None and (there or self.encrypted):
-            self.flaws.append(FileFlaw(path + _KEY, "is damaged, or of another key" if there else "is missing"))
+        exists = _KEY in folder.entries()
+        if key is None and (exists or self.encrypted):
+            self.flaws.append(FileFlaw(path + _KEY, "is damaged, or of another key" if exists else "is missing"))
         return key
 
     def meta(self) -> MetaFile | None:
@@ -275,8 +275,8 @@ class StreamFiles:
         return frozenset(self._numbers("key"))
 
     def _numbers(self, kind: str) -> Iterator[int]:
-        found = map(_NUMBERED.fullmatch, self._message_files)
-        return (int(match[1]) for match in found if match and match[2] == kind)
+        matches = map(_NUMBERED.fullmatch, self._message_files)
+        return (int(match[1]) for match in matches if match and match[2] == kind)
 
     def block_key_of(self, number: int) -> AssetKey | None:
         """Return the key of a block; None if it has none that opens."""
@@ -339,14 +339,14 @@ class StreamFiles:
 
     def stamps(self) -> dict[str, FileStamp]:
         """Return what changes if a server writes to the stream."""
-        found = _stamps("", self.folder)
+        by_path = _stamps("", self.folder)
         if self._entries.get(self._messages_folder) is FolderEntry.FOLDER:
             with self._messages() as folder:
-                found |= _stamps(f"{_MESSAGES}/", folder)
+                by_path |= _stamps(f"{_MESSAGES}/", folder)
         for name in self.consumer_names:
             with self.consumer(name) as folder:
-                found |= _stamps(f"{_CONSUMERS}/{name}/", folder)
-        return found
+                by_path |= _stamps(f"{_CONSUMERS}/{name}/", folder)
+        return by_path
 
 
 def _stamps(above: str, folder: Folder) -> dict[str, FileStamp]:
@@ -365,7 +365,7 @@ def read_consumers(files: StreamFiles, last_seq: int) -> tuple[list[ConsumerBack
 
     Returns them, sentences about those that are lost, and the last sequence that any of them had got, with its name.
     """
-    found: list[ConsumerBackup] = []
+    consumers: list[ConsumerBackup] = []
     lost: list[str] = []
     most = (0, "")
     for name in files.consumer_names:
@@ -376,11 +376,11 @@ def read_consumers(files: StreamFiles, last_seq: int) -> tuple[list[ConsumerBack
             backup, state = _read_consumer(files, folder, name, last_seq)
         most = max(most, (state.delivered.stream if state is not None else 0, name))
         if backup is not None:
-            found.append(backup)
+            consumers.append(backup)
         else:
             got = f"; it had acknowledged all up to sequence {state.ack_floor.stream}" if state is not None else ""
             lost.append(f"consumer {name} is lost: its configuration cannot be read{got}")
-    return found, lost, most
+    return consumers, lost, most
 
 
 def _read_consumer(
@@ -602,8 +602,8 @@ def find_users(path: Path) -> list[str]:
 
 def _mark(path: Path) -> tuple[int, int] | None:
     with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
+        status = path.stat()
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -626,7 +626,7 @@ def _has_open(pid: int, folder: Path) -> bool:
 def _is_server_of(pid: int, folder: Path) -> bool:
     """Return whether the process is a server whose store has the folder, or is it."""
     place = _PROCESSES / str(pid)
-    inside = {_mark(one) for one in (folder, *folder.parents)} - {None}
+    inside = {_mark(path) for path in (folder, *folder.parents)} - {None}
     with suppress(OSError, ValueError):
         words = [os.fsdecode(word) for word in (place / "cmdline").read_bytes().split(b"\0")]
         if "nats-server" in words[0]:

@@ -244,9 +244,9 @@ class ArchiveV1Reader:
         self._last_seq = read.last_seq
         for batch in read.batches:
             sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
-            gone = self._deleted.within(max(sequences[0], 0), sequences[-1])
+            deleted = self._deleted.within(max(sequences[0], 0), sequences[-1])
             below = [sequence for sequence in sequences if sequence < self._first_seq]
-            kept = drop_sequences(batch, [*below, *gone, *misplaced_headers(batch)])
+            kept = drop_sequences(batch, [*below, *deleted, *misplaced_headers(batch)])
             if kept.num_rows:
                 self._given.append(memoryview(columns_from_batch(kept).sequences).cast("B").cast("q"))
                 yield kept

@@ -44,9 +44,9 @@ class RegionMessages:
 def read_region(region: bytes, key: bytes, after_seq: int) -> RegionMessages:
     """Return the messages with sequences above `after_seq`, and what lies between. `key` is that of the block."""
     with suppress(FormatError):
-        found = _decoded(region, key, after_seq, Walk(((0, len(region)),), (), 0))
-        if not any(map(_may_lack_headers, found.batches)):
-            return found
+        decoded = _decoded(region, key, after_seq, Walk(((0, len(region)),), (), 0))
+        if not any(map(_may_lack_headers, decoded.batches)):
+            return decoded
     return _decoded(region, key, after_seq, walk(region, key, after_seq))
 
 

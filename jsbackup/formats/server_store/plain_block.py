@@ -158,11 +158,11 @@ class _Frames:
         data, end = self._data, len(self._data)
         if damaged is not None and (damaged.stop in (end, end - _TAIL_BYTES) or self._is_frame(damaged.stop)):
             return damaged.stop
-        for found in _FRAME_HEAD.finditer(data, self._at + 1):
+        for match in _FRAME_HEAD.finditer(data, self._at + 1):
             if self._budget < 0:
                 break
-            if self._is_frame(found.start()):
-                return found.start()
+            if self._is_frame(match.start()):
+                return match.start()
         return end
 
     def _is_frame(self, at: int) -> bool:

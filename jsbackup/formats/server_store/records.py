@@ -176,20 +176,20 @@ class _Walker:
         if damaged.stop != self._end and next(self._chain(damaged.stop), None) is None:
             return None
         # If the length is what was damaged, it leads to a record by chance, and there are others before.
-        for found in self._candidates(damaged.start + 1, damaged.stop, self._last_seq + _NEAR):
-            for record in self._chain(found.start):
+        for candidate in self._candidates(damaged.start + 1, damaged.stop, self._last_seq + _NEAR):
+            for record in self._chain(candidate.start):
                 if record.stop >= damaged.stop:
                     break
             if record.stop == damaged.stop:
-                return found.start
+                return candidate.start
         return damaged.stop
 
     def _search(self, at: int) -> int:
         """Return where the next record begins after the damage here, or the end."""
         for highest in (self._last_seq + _NEAR, _MAX_SEQUENCE):
-            for found in self._candidates(at + 1, self._end, highest):
-                if not found.tombstone or self._goes_on(found):
-                    return found.start
+            for candidate in self._candidates(at + 1, self._end, highest):
+                if not candidate.tombstone or self._goes_on(candidate):
+                    return candidate.start
         return self._end
 
     def _goes_on(self, tombstone: StoredRecord) -> bool:
@@ -202,10 +202,10 @@ class _Walker:
     def _candidates(self, start: int, stop: int, highest: int) -> Iterator[StoredRecord]:
         """Yield proved records that begin from `start` to before `stop`, with a sequence that may come next."""
         highest = min(highest, _MAX_SEQUENCE)
-        for found in _pattern(highest).finditer(self._region, start, min(stop + _HEAD.size, self._end)):
+        for match in _pattern(highest).finditer(self._region, start, min(stop + _HEAD.size, self._end)):
             if self._budget < 0:
                 return
-            record = self._at(found.start()) if found.start() < stop else None
+            record = self._at(match.start()) if match.start() < stop else None
             if record is None or not (record.tombstone or self._last_seq < record.sequence <= highest):
                 continue
             self._budget -= _TRIED_BYTES + record.stop - record.start

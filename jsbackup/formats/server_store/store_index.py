@@ -61,7 +61,7 @@ class StoreIndex:
     def _deleted_among(self, block: IndexBlock, sequences: Sequence[int]) -> Iterator[int]:
         for base, bitmap in self._deleted.get(block.number, ()):
             part = sequences[bisect_left(sequences, base) : bisect_left(sequences, base + 8 * len(bitmap))]
-            yield from (one for one in part if bitmap[one - base >> 3] >> (one - base & 7) & 1)
+            yield from (sequence for sequence in part if bitmap[sequence - base >> 3] >> (sequence - base & 7) & 1)
 
     def alive(self, block: IndexBlock) -> Iterator[tuple[int, int]]:
         """Yield the ranges of sequences in a block that had not been deleted."""
@@ -70,13 +70,13 @@ class StoreIndex:
             bits = int.from_bytes(bitmap, "little")
             while bits:
                 lowest = bits & -bits
-                gone = base + lowest.bit_length() - 1
+                removed = base + lowest.bit_length() - 1
                 bits ^= lowest
-                if gone > block.last_seq:
+                if removed > block.last_seq:
                     break
-                if gone > at:
-                    yield at, gone - 1
-                at = max(at, gone + 1)
+                if removed > at:
+                    yield at, removed - 1
+                at = max(at, removed + 1)
         if at <= block.last_seq:
             yield at, block.last_seq
 
@@ -125,7 +125,7 @@ class _StoreIndexReader(IndexParser):
 
     def index(self) -> StoreIndex:
         state = self.finish()
-        nodes = {number: sorted(found) for number, found in self._nodes.items()}
+        nodes = {number: sorted(numbers) for number, numbers in self._nodes.items()}
         counts = self._subject_counts
         if counts is not None and sum(counts.values()) != state.messages:
             counts = None

@@ -142,7 +142,7 @@ def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> Buc
     after = bucket
     if bucket.manifest.source.is_of_a_server:
         tasks = [partial(_bucket_in, repository, bucket, backup) for backup in repository.backups()]
-        known = [found for found in in_order(tasks, _THREADS) if found is not None]
+        known = [series for series in in_order(tasks, _THREADS) if series is not None]
         knowing = [bucket for bucket in known if is_known(bucket.manifest, bucket.stream, at)]
         after = knowing[0] if knowing else bucket
         earlier = [bucket for bucket in known if bucket.manifest.id < after.manifest.id and bucket not in knowing]

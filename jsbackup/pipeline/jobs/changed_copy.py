@@ -135,7 +135,7 @@ class _Making:
         moves = self.source != self.run.place
         reading = [stream for stream in self.plan.streams if stream.reads or (moves and stream.entry.segments)]
         reading = with_newest_of(self.source, reading)
-        storing = {one.entry.name: _Storing(self.run.repository, one, self.objects) for one in reading}
+        storing = {stream.entry.name: _Storing(self.run.repository, stream, self.objects) for stream in reading}
         with closing(self._reshaped(storing)) as reshaped:
             streams = ((name, (ref for _, ref in refs)) for name, refs in groupby(reshaped, itemgetter(0)))
             joined = (
@@ -151,8 +151,12 @@ class _Making:
         """Store the changed messages of streams; yield the name of the stream and each segment, in order."""
         obfuscation = self.plan.options.reshape.obfuscation
         before: Counter[str] = Counter()
-        runs = (run for one in storing.values() for run in self._runs(one.planned, one.consumers))
-        raw_bytes = sum(raw_bytes_of(_segments_of(one.planned)) for one in storing.values())
+        runs = (
+            run
+            for storing_stream in storing.values()
+            for run in self._runs(storing_stream.planned, storing_stream.consumers)
+        )
+        raw_bytes = sum(raw_bytes_of(_segments_of(storing_stream.planned)) for storing_stream in storing.values())
         with as_one(self.run.progress, raw_bytes) as progress:
             for wave in waves(runs, attrgetter("segments")):
                 numbered = numbered_runs(
@@ -164,15 +168,15 @@ class _Making:
                         obfuscation.names.learn(part.hashed)
                         part = replace(part, hashed=frozenset())
                     parts.setdefault(run.stream, []).append(part)
-                for name, found in parts.items():
-                    refs = storing[name].take(found)
+                for name, result in parts.items():
+                    refs = storing[name].take(result)
                     yield from ((name, ref) for ref in refs)
 
-    def _runs(self, one: PlannedStream, consumers: WatchedConsumers) -> Iterator[SegmentRun]:
-        folder = self.target.sealing.folder(one.reshaped.name, one.incarnation)
-        reshape, to_know = one.reshaped.messages, sorted(consumers.to_know)
+    def _runs(self, planned: PlannedStream, consumers: WatchedConsumers) -> Iterator[SegmentRun]:
+        folder = self.target.sealing.folder(planned.reshaped.name, planned.incarnation)
+        reshape, to_know = planned.reshaped.messages, sorted(consumers.to_know)
         to_rank = sorted(consumers.to_rank) if reshape.renumber else []
-        groups = grouped(_segments_of(one), self.target.segment_bytes)
+        groups = grouped(_segments_of(planned), self.target.segment_bytes)
         for group, following in pairwise(chain(groups, [None])):
             assert group is not None, "only the last one is"
             first, last = group[0].first_seq, group[-1].last_seq
@@ -180,7 +184,7 @@ class _Making:
             before = 1 << 63 if following is None else following[0].first_seq
             known = to_know[bisect_left(to_know, first) : bisect_right(to_know, last)]
             ranked = to_rank[bisect_left(to_rank, first) : bisect_left(to_rank, before)]
-            run = SegmentRun.of(one.entry.name, group, reshape, folder=folder)
+            run = SegmentRun.of(planned.entry.name, group, reshape, folder=folder)
             yield replace(run, to_know=tuple(known), to_rank=tuple(ranked))
 
     def _store(self, runs: Sequence[SegmentRun], progress: Progress | None) -> Iterator[ReshapedRun]:
@@ -191,35 +195,37 @@ class _Making:
         for results in self.run.runner.run("the copy", tasks, weights=weights, progress=progress):
             yield from results
 
-    def _finished(self, one: PlannedStream, stored: _Storing | None) -> Made:
+    def _finished(self, planned: PlannedStream, stored: _Storing | None) -> Made:
         run = None if stored is None else stored.run
-        kept = self._kept(one, run, None if stored is None else stored.consumers)
-        found = list(about_changed(one, kept, self.plan.options))
-        notes = [finding.reason for finding in found if not finding.code]
+        kept = self._kept(planned, run, None if stored is None else stored.consumers)
+        findings = list(about_changed(planned, kept, self.plan.options))
+        notes = [finding.reason for finding in findings if not finding.code]
         notes += [
             f"consumer {after.name}: {after.reason}"
-            for before, after in zip(one.entry.consumers, kept.entry.consumers, strict=True)
+            for before, after in zip(planned.entry.consumers, kept.entry.consumers, strict=True)
             if after.reason != before.reason
         ]
-        segments = one.entry.segments if stored is None else stored.listed.finish()
-        made = changed_entry(one, kept)
+        segments = planned.entry.segments if stored is None else stored.listed.finish()
+        made = changed_entry(planned, kept)
         made = replace(
             made,
-            incarnation=one.incarnation,
+            incarnation=planned.incarnation,
             segments=segments,
             digest=made.digest if stored is None else total_of(segments).digest,
-            captured=_not_after(made.captured, one.reshaped.messages.cut, run),
+            captured=_not_after(made.captured, planned.reshaped.messages.cut, run),
         )
-        if self.source != self.run.place or one.incarnation != one.entry.incarnation:
+        if self.source != self.run.place or planned.incarnation != planned.entry.incarnation:
             made = self._with_others(made)
         reused, stored_bytes = (0, 0) if stored is None else (stored.reused, stored.stored_bytes)
         return Made(StoredStream(made, reused, stored_bytes), tuple(notes), kept)
 
-    def _kept(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> KeptStream:
+    def _kept(
+        self, planned: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None
+    ) -> KeptStream:
         """Return what is kept of a stream, as a restore finds it (`planning/selection/kept_messages.py`)."""
-        entry, messages, had = one.entry, one.reshaped.messages, one.entry.captured.messages
-        if not entry.archive_format.has_messages or not one.works:
-            return KeptStream(entry, had=had)
+        entry, messages, count_before = planned.entry, planned.reshaped.messages, planned.entry.captured.messages
+        if not entry.archive_format.has_messages or not planned.works:
+            return KeptStream(entry, had=count_before)
         stored = stored or ReshapedRun()
         if consumers is None:  # an empty stream
             consumers = WatchedConsumers(self.objects, entry)
@@ -227,7 +233,7 @@ class _Making:
         if stored.counted.cut.messages or messages.cut:
             present = KeptSequences(stored.found, ())
             kept = kept_from(entry, messages.cut, stored.counted, present, whole=consumers.whole)
-            if not one.moves_consumers:
+            if not planned.moves_consumers:
                 kept = replace(kept, consumers=entry.consumers)
         numbers = None
         if messages.renumber:
@@ -235,7 +241,12 @@ class _Making:
             numbers = KnownRanks(stored.ranks, extent.last_seq, extent.messages)
             kept = renumbered_entry(kept, numbers)
         return KeptStream(
-            kept, masked=stored.masked, had=had, matched=stored.matched, markers=stored.markers, numbers=numbers
+            kept,
+            masked=stored.masked,
+            had=count_before,
+            matched=stored.matched,
+            markers=stored.markers,
+            numbers=numbers,
         )
 
     def _with_others(self, entry: StreamBackup) -> StreamBackup:
@@ -245,7 +256,7 @@ class _Making:
         undecoded = OpaqueWriter(self.target, folder)
         for piece in read_opaque(self.objects, entry.opaque):
             undecoded.feed(piece)
-        consumers = tuple(store_consumer(self.target, folder, one) for one in whole)
+        consumers = tuple(store_consumer(self.target, folder, consumer) for consumer in whole)
         return replace(entry, consumers=consumers, opaque=tuple(undecoded.finish()))
 
 
@@ -279,9 +290,9 @@ class _Storing:
         self.stored_bytes += stored.stored_bytes
 
 
-def _segments_of(one: PlannedStream) -> Sequence[SegmentRef]:
+def _segments_of(planned: PlannedStream) -> Sequence[SegmentRef]:
     """Return the segments that are read."""
-    return segments_within(one.entry, one.reshaped.messages.cut)
+    return segments_within(planned.entry, planned.reshaped.messages.cut)
 
 
 def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Captured:
@@ -332,7 +343,7 @@ def make_changed_copy(
         selection=Selection(() if obfuscation else tuple(glob.pattern for glob in plan.options.streams)),
     )
     made = make_changed_streams(run, plan, source, mask_key=key)
-    results = [(one, result.kept) for one, result in zip(plan.streams, made, strict=True)]
+    results = [(planned, result.kept) for planned, result in zip(plan.streams, made, strict=True)]
     refuse_results(plan.manifest.id, plan.options, results, "copied")
     run.lease.check()
     manifest = _manifest(plan, new, made)
@@ -342,11 +353,11 @@ def make_changed_copy(
 
 def _manifest(plan: ChangedCopyPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
     before = plan.manifest
-    skipped = tuple(one for one in before.skipped if is_chosen(one.name, plan.options.streams, ()))
+    skipped = tuple(skip for skip in before.skipped if is_chosen(skip.name, plan.options.streams, ()))
     if (obfuscation := plan.options.reshape.obfuscation) is not None:
         skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
-    manifest = new.manifest([one.stored for one in made])
-    incomplete = skipped or any(one.stored.stream.remarks for one in made)
+    manifest = new.manifest([made_stream.stored for made_stream in made])
+    incomplete = skipped or any(made_stream.stored.stream.remarks for made_stream in made)
     return replace(manifest, result=before.result if incomplete else BackupResult.COMPLETE, skipped=skipped)
 
 

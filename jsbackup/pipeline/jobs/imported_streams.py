@@ -96,10 +96,10 @@ def write_rows(
     """
     named = dict(sorted(streams.items()))
     if is_late(run.repository):  # nothing is left behind for tables that are refused
-        for name, one in named.items():
-            _store(run, name, one, stores=False)
+        for name, table in named.items():
+            _store(run, name, table, stores=False)
         make_now(run.repository)
-    return commit_streams(run, (_stored(run, name, one) for name, one in named.items()), tags=tags, origin=origin)
+    return commit_streams(run, (_stored(run, name, table) for name, table in named.items()), tags=tags, origin=origin)
 
 
 def commit_streams(
@@ -124,39 +124,39 @@ def commit_streams(
     return manifest, written
 
 
-def _stored(run: JobRun[Any], name: str, one: RowStream) -> StoredStream:
+def _stored(run: JobRun[Any], name: str, stream: RowStream) -> StoredStream:
     begun_ns, progress = time.time_ns(), run.progress or NullProgress()
-    progress.start(name, one.table.bytes, 0)
+    progress.start(name, stream.table.bytes, 0)
     try:
-        found, most = _store(run, name, one, stores=True)
+        segments, most = _store(run, name, stream, stores=True)
     finally:
         progress.finish(name)
-    config = one.config or (bucket_config(name, most) if is_bucket(name) else {})
-    stored = imported_stream(name, config, found.segments, (begun_ns, time.time_ns()))
-    return with_notes(stored, found.counts, from_server=one.table.any_headers)
+    config = stream.config or (bucket_config(name, most) if is_bucket(name) else {})
+    stored = imported_stream(name, config, segments.segments, (begun_ns, time.time_ns()))
+    return with_notes(stored, segments.counts, from_server=stream.table.any_headers)
 
 
-def _store(run: JobRun[Any], name: str, one: RowStream, *, stores: bool) -> tuple[StoredPartition, int]:
+def _store(run: JobRun[Any], name: str, stream: RowStream, *, stores: bool) -> tuple[StoredPartition, int]:
     """Store the rows of a stream, or only look at them; also return how many have the same subject, of a bucket."""
     folder = run.repository.objects.sealing.folder(name, imported_incarnation(name))
-    rules = replace(rules_of(name, one.config, one.table.any_headers), stores=stores)
+    rules = replace(rules_of(name, stream.config, stream.table.any_headers), stores=stores)
     for rows in (in_order, sorted_rows):
         subjects: Counter[bytes] = Counter()
 
         def counted(batches: Iterable[pa.RecordBatch], subjects: Counter[bytes] = subjects) -> Iterable[pa.RecordBatch]:
             for batch in batches:
-                if not one.config and is_bucket(name):
+                if not stream.config and is_bucket(name):
                     counts = pc.value_counts(batch.column("subject").view(pa.binary()))
                     subjects.update(dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True)))
                 yield batch
 
         try:
-            found = store_messages(run.place, folder, iter(counted(rows(one.table, one.tasks))), rules)
+            stored = store_messages(run.place, folder, iter(counted(rows(stream.table, stream.tasks))), rules)
         except Unordered:
             continue
-        if isinstance(found, JsBackupError):
-            raise found.with_message(f"stream {name}: {found.message}")
-        return found, max(subjects.values(), default=0)
+        if isinstance(stored, JsBackupError):
+            raise stored.with_message(f"stream {name}: {stored.message}")
+        return stored, max(subjects.values(), default=0)
     raise AssertionError("sorted rows are in order")
 
 
@@ -187,9 +187,9 @@ def with_notes(stored: StoredStream, counts: RowCounts, *, from_server: bool) ->
     return replace(stored, others=counts.others, notes=tuple(notes))
 
 
-def imported_stream(name: str, config: JsonObject, found: StoredSegments, times: tuple[int, int]) -> StoredStream:
+def imported_stream(name: str, config: JsonObject, stored: StoredSegments, times: tuple[int, int]) -> StoredStream:
     """Return a stream for the manifest. It was stored between `times`, in nanoseconds."""
-    total = total_of(found.refs)
+    total = total_of(stored.refs)
     stream = StreamBackup(
         name=name,
         incarnation=imported_incarnation(name),
@@ -200,14 +200,14 @@ def imported_stream(name: str, config: JsonObject, found: StoredSegments, times:
             bytes=total.bytes,
             first_seq=total.first_seq,
             last_seq=total.last_seq,
-            deleted=total.last_seq - total.first_seq + 1 - total.messages if found.refs else 0,
+            deleted=total.last_seq - total.first_seq + 1 - total.messages if stored.refs else 0,
         ),
         captured=Captured.of(total, *(format_time(time_ns) for time_ns in times)),
         archive_format=ArchiveFormat.MESSAGES,
         digest=total.digest,
-        segments=found.refs,
+        segments=stored.refs,
     )
-    return StoredStream(stream, found.reused, found.stored_bytes, (times[1] - times[0]) / 1e9)
+    return StoredStream(stream, stored.reused, stored.stored_bytes, (times[1] - times[0]) / 1e9)
 
 
 def _config_of(name: str, config: JsonObject) -> JsonObject:

@@ -90,7 +90,7 @@ def merge_groups(
     """
     segment_bytes = opened(place).objects.segment_bytes
     groups = ((stream, group) for stream, refs in streams for group in grouped(refs, segment_bytes))
-    for wave in waves(groups, lambda one: len(one[1])):
+    for wave in waves(groups, lambda group: len(group[1])):
         joined = iter(_joined(runner, place, [group for _, group in wave if len(group) > 1], progress))
         for stream, group in wave:
             yield stream, group, next(joined) if len(group) > 1 else StoredSegments(group)
@@ -106,4 +106,6 @@ def _joined(
     pieces = pack_tasks(costs, runner.cores)
     tasks = [_Join(place, tuple(groups[piece])) for piece in pieces]
     weights = [sum(sizes[piece]) for piece in pieces]
-    return [one for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for one in part]
+    return [
+        joined for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for joined in part
+    ]

@@ -92,12 +92,12 @@ def _make_views(backup: BackupFrames, sql: str) -> list[str]:
     words = names_in(sql)
     everything = "*" in re.sub(r"count\s*\(\s*\*\s*\)", "", sql, flags=re.IGNORECASE)
     chosen = [name for name in _MADE if everything or name in words] or ["stream"]
-    read = [name for name in COLUMNS if name in {_MADE[one][0] for one in chosen}]
+    read = [name for name in COLUMNS if name in {_MADE[column][0] for column in chosen}]
     made = []
     for name, stream in view_names(backup.streams()).items():
         if name.casefold() in words:
             frame = backup.messages([] if stream is None else [stream], read)
             quoted = "`" + name.replace("`", "``") + "`"
-            frame.selectExpr(*(_MADE[one][1] for one in chosen)).createOrReplaceTempView(quoted)
+            frame.selectExpr(*(_MADE[column][1] for column in chosen)).createOrReplaceTempView(quoted)
             made.append(name)
     return made

@@ -114,14 +114,16 @@ def write_row_streams(
 ) -> tuple[Manifest, list[StoredStream]]:
     """As `write_streams`, of streams whose rows tasks read. Raises UsageError if some are of another stream."""
     session, tables = run.runner.session, {}
-    for name, one in streams.items():
+    for name, stream in streams.items():
         frame = session.createDataFrame([], ddl(LINE_SCHEMA.names))
-        if one.tasks:  # to read them takes longer than anything else
-            frame = row_reader(session, ddl(LINE_SCHEMA.names), one.tasks).load().persist(StorageLevel.DISK_ONLY)
-        tables[name] = TableStream(frame, one.config, one.table.bytes, release=True, any_headers=one.table.any_headers)
+        if stream.tasks:  # to read them takes longer than anything else
+            frame = row_reader(session, ddl(LINE_SCHEMA.names), stream.tasks).load().persist(StorageLevel.DISK_ONLY)
+        tables[name] = TableStream(
+            frame, stream.config, stream.table.bytes, release=True, any_headers=stream.table.any_headers
+        )
         with spark_errors(f"reading the table of stream {name}"):
-            found = [row.stream for row in frame.select("stream").distinct().limit(3).collect()]
-        refuse_other_streams(found, name, given=one.table.alone)
+            names = [row.stream for row in frame.select("stream").distinct().limit(3).collect()]
+        refuse_other_streams(names, name, given=stream.table.alone)
     return write_streams(run, tables, tags=tags, origin=origin)
 
 
@@ -233,14 +235,14 @@ class _Sink:
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
                 raise FormatError(f"stream {name}: sequence {after.first_seq} is there twice")
-        found = StoredSegments(
+        all_segments = StoredSegments(
             tuple(segments),
             sum(part.segments.reused for part in parts),
             sum(part.segments.stored_bytes for part in parts),
         )
         config = table.config or self._bucket_config(name, frame)
         ended_ns = time.time_ns()
-        stored = imported_stream(name, config, found, (begun_ns, ended_ns))
+        stored = imported_stream(name, config, all_segments, (begun_ns, ended_ns))
         counts = sum((part.counts for part in parts), NO_COUNTS)
         return with_notes(stored, counts, from_server=table.any_headers)
 
@@ -261,12 +263,12 @@ class _Sink:
             frame = ranges.sortWithinPartitions("sequence")
         with spark_errors(f"{'storing' if rules.stores else 'reading'} stream {name}"):
             store = store_rows if is_remote(self.session) else store_by_writer
-            found = store(self.place, self._folder(name), frame, rules)
+            partitions = store(self.place, self._folder(name), frame, rules)
         parts = []
-        for one in found:
-            if isinstance(one, JsBackupError):
-                raise one.with_message(f"stream {name}: {one.message}")
-            parts.append(one)
+        for partition in partitions:
+            if isinstance(partition, JsBackupError):
+                raise partition.with_message(f"stream {name}: {partition.message}")
+            parts.append(partition)
         return parts
 
 

@@ -64,5 +64,5 @@ class Bounds:
 ALL = Bounds()
 
 
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return max(one[0], other[0]) <= min(one[1], other[1])
+def _meet(span: tuple[int, int], other: tuple[int, int]) -> bool:
+    return max(span[0], other[0]) <= min(span[1], other[1])

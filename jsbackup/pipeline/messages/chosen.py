@@ -35,7 +35,7 @@ class ChosenBackup:
     def left_out(self, patterns: Sequence[str] = ()) -> list[str]:
         """Return why `streams` leaves streams out."""
         chosen = [stream for stream in choose_streams(self.manifest, patterns) if stream.name not in patterns]
-        return [one.unknown_format for one in chosen if one.unknown_format]
+        return [stream.unknown_format for stream in chosen if stream.unknown_format]
 
 
 def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBackup]:

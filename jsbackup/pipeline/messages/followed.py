@@ -44,20 +44,20 @@ def find_origin(repository: Repository, origins: Sequence[Glob] = ()) -> str:
 def make_walk(
     repository: Repository,
     start: StreamOffsets,
-    there: Sequence[str],
+    present: Sequence[str],
     patterns: Sequence[str],
     *,
     told: Callable[[str], None],
     limits: ReadLimits | None = None,
     until: StreamOffsets | None = None,
 ) -> BackupWalk:
-    """Return a walk from `start`, which has an origin, over the backups that are `there`, and their streams that names
+    """Return a walk from `start`, which has an origin, over the backups `present`, and their streams that names
     or patterns choose: all without any.
     """
     return BackupWalk(
         start,
-        _of_origin(repository, start.origin, there),
-        read=partial(_followed, repository, frozenset(there), patterns),
+        _of_origin(repository, start.origin, present),
+        read=partial(_followed, repository, frozenset(present), patterns),
         sequences=partial(sequences_of, repository),
         told=told,
         limits=limits,
@@ -92,16 +92,16 @@ def _nothing_is_lost(sentence: str) -> None:
     raise AssertionError(sentence)  # a walk from the beginning has forgotten nothing
 
 
-def _of_origin(repository: Repository, origin: str, there: Collection[str]) -> dict[str, int]:
+def _of_origin(repository: Repository, origin: str, present: Collection[str]) -> dict[str, int]:
     """Return the backups of an origin, with when each was finished (Unix time in nanoseconds); and those that cannot be
     read, with 0.
     """
     inventory, now_ns, glob = repository.inventory(), time.time_ns(), Glob(origin)
-    ours = dict.fromkeys((one.id for one in inventory.unreadable), 0)
+    ours = dict.fromkeys((backup.id for backup in inventory.unreadable), 0)
     for summary in inventory.summaries:
         if summary.is_of_a_server and origin_of(summary).matches(glob) and not is_dated_ahead(summary.created, now_ns):
             ours[summary.id] = parse_time(summary.ended or summary.created)
-    stored = frozenset(there)
+    stored = frozenset(present)
     return {backup: ended_ns for backup, ended_ns in ours.items() if backup in stored}
 
 

@@ -66,7 +66,7 @@ _OWN = (*_READING, "cores", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 # As the table above writes them.
-_NAMES = (*_OWN, *_STREAMING, *(name.replace("_", "-") for name in (*_KEYS, *(f"s3_{one}" for one in _S3))))
+_NAMES = (*_OWN, *_STREAMING, *(name.replace("_", "-") for name in (*_KEYS, *(f"s3_{name}" for name in _S3))))
 _TABLE = (
     "Spark passes no options to a table (CREATE TABLE … USING jsbackup). "
     "Write CREATE TEMPORARY VIEW … USING jsbackup OPTIONS (path '…')."
@@ -114,29 +114,29 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     # What Spark adds for CREATE TABLE, the second with a LOCATION.
     if any(name.startswith("option.") or name.lower() == "owner" for name in options):
         raise UsageError("a backup cannot be a table of Spark", hint=_TABLE)
-    found: dict[str, str] = {}
+    given_options: dict[str, str] = {}
     for given, value in options.items():
         if given == "paths":
             raise UsageError("the data source jsbackup reads one repository", hint="Give load() one path.")
-        found[_option_of(given)] = value
-    keys = {name: found[option] for name in _KEYS if (option := name.replace("_", "-")) in found}
-    at = found.get("at")
-    if at is not None and "backup" in found:
+        given_options[_option_of(given)] = value
+    keys = {name: given_options[option] for name in _KEYS if (option := name.replace("_", "-")) in given_options}
+    at = given_options.get("at")
+    if at is not None and "backup" in given_options:
         raise UsageError("the options 'backup' and 'at' exclude each other", hint="'at' chooses a backup by its time.")
     return SourceOptions(
-        place=place_of(location := _location(found), _s3(location, found), keys),
-        backup=found.get("backup", layout.LATEST),
+        place=place_of(location := _location(given_options), _s3(location, given_options), keys),
+        backup=given_options.get("backup", layout.LATEST),
         at_ns=None if at is None else _moment(at),
-        origin=found.get("origin", ""),
-        patterns=_patterns(found),
-        columns=_columns(found.get("columns", "")),
-        cores=_number("cores", found.get("cores", "0"), 999_999),
-        from_latest=_start(found.get("start", "earliest")),
-        most_messages=_limit(found, "maxMessagesPerTrigger"),
-        most_bytes=_limit(found, "maxBytesPerTrigger"),
-        fail_on_loss=_bool("failOnDataLoss", found.get("failOnDataLoss", "true")),
-        names_backup=bool({"backup", "at"} & found.keys()),
-        of_queries=tuple(name for name in ("start", *_STREAMING) if name in found),
+        origin=given_options.get("origin", ""),
+        patterns=_patterns(given_options),
+        columns=_columns(given_options.get("columns", "")),
+        cores=_number("cores", given_options.get("cores", "0"), 999_999),
+        from_latest=_start(given_options.get("start", "earliest")),
+        most_messages=_limit(given_options, "maxMessagesPerTrigger"),
+        most_bytes=_limit(given_options, "maxBytesPerTrigger"),
+        fail_on_loss=_bool("failOnDataLoss", given_options.get("failOnDataLoss", "true")),
+        names_backup=bool({"backup", "at"} & given_options.keys()),
+        of_queries=tuple(name for name in ("start", *_STREAMING) if name in given_options),
     )
 
 
@@ -162,8 +162,8 @@ def one_sentence() -> Iterator[None]:
         raise error.with_message(said) from None
 
 
-def _as_option(found: re.Match[str]) -> str:
-    return f"the option '{found[1]}'" if found[1] in _NAMES else found[0]
+def _as_option(match: re.Match[str]) -> str:
+    return f"the option '{match[1]}'" if match[1] in _NAMES else match[0]
 
 
 def _option_of(given: str) -> str:
@@ -181,8 +181,8 @@ def _bare(name: str) -> str:
     return re.sub("[-_]", "", name).lower()
 
 
-def _location(found: Mapping[str, str]) -> str:
-    path, repo = (_without_hadoop(found.get(name, "")) for name in ("path", "repo"))
+def _location(options: Mapping[str, str]) -> str:
+    path, repo = (_without_hadoop(options.get(name, "")) for name in ("path", "repo"))
     if path and repo and path != repo:
         raise UsageError("the path and the option 'repo' name two repositories", hint="Give one of them.")
     if not (path or repo):
@@ -196,24 +196,24 @@ def _without_hadoop(location: str) -> str:
     return re.sub(r"^file:/(?!/)", "/", location)
 
 
-def _s3(location: str, found: Mapping[str, str]) -> S3Settings:
+def _s3(location: str, texts: Mapping[str, str]) -> S3Settings:
     if not location.startswith("s3://"):
         return S3Settings()
     options = {f"s3_{name}": f"s3-{name.replace('_', '-')}" for name in _S3}
-    given: dict[str, Any] = {name: found[option] for name, option in options.items() if option in found}
+    given: dict[str, Any] = {name: texts[option] for name, option in options.items() if option in texts}
     if "s3_path_style" in given:
         given["s3_path_style"] = _bool("s3-path-style", given["s3_path_style"])
     return s3_settings(given, environment())
 
 
-def _patterns(found: Mapping[str, str]) -> tuple[str, ...]:
-    if "streams" not in found:
-        if "stream" in found and not found["stream"].strip():
+def _patterns(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "streams" not in options:
+        if "stream" in options and not options["stream"].strip():
             raise UsageError("the option 'stream' is empty", hint="Leave it out to read all streams.")
-        return (found["stream"],) if "stream" in found else ()
-    if "stream" in found:
+        return (options["stream"],) if "stream" in options else ()
+    if "stream" in options:
         raise UsageError("the options 'stream' and 'streams' exclude each other")
-    text = found["streams"].strip()
+    text = options["streams"].strip()
     names: object
     if not text.startswith("["):
         names = [name.strip() for name in text.split(",") if name.strip()]
@@ -253,16 +253,16 @@ def _number(name: str, text: str, most: int) -> int:
     return int(text)
 
 
-def _limit(found: Mapping[str, str], name: str) -> int:
-    if name not in found:
+def _limit(options: Mapping[str, str], name: str) -> int:
+    if name not in options:
         return 0
     if name == "maxBytesPerTrigger":
         try:
-            limit = parse_size(found[name])
+            limit = parse_size(options[name])
         except UsageError as error:
             raise UsageError(f"the option {name!r}: {error.message}", hint=error.hint) from error
     else:
-        limit = _number(name, found[name], _MOST)
+        limit = _number(name, options[name], _MOST)
     if not limit:
         raise UsageError(f"the option {name!r} is 0")
     return limit

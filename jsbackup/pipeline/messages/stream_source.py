@@ -85,19 +85,19 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_sentence():
             repository = self._open()
             before = self._decoded(repository, start)
-            there = self._look(repository)
-            if self._idle == (before, there):
+            present = self._look(repository)
+            if self._idle == (before, present):
                 return start
-            begin = self._with_origin(repository, before) if there else before
+            begin = self._with_origin(repository, before) if present else before
             if not begin.origin:
-                self._idle = (before, there)
+                self._idle = (before, present)
                 return start
             if self._ahead is not None and self._ahead[0] == before:
                 begin = self._ahead[1]
-            walk = self._walk(repository, begin, there, limits=self._limits(limit))
+            walk = self._walk(repository, begin, present, limits=self._limits(limit))
             walk.run()
             if not walk.has_news:
-                self._idle, self._ahead = (before, there), (before, walk.end)
+                self._idle, self._ahead = (before, present), (before, walk.end)
                 return start
             end = walk.end
             self._planned = (before, end, walk.ranges)
@@ -117,7 +117,7 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             repository = self._open()
             first, last = self._decoded(repository, start), self._decoded(repository, end)
             ranges = self._ranges(repository, first, last)
-            slices = pack_tasks([one.ref.bytes for one in ranges], self._options.cores or os.cpu_count() or 0)
+            slices = pack_tasks([part.ref.bytes for part in ranges], self._options.cores or os.cpu_count() or 0)
             # One at least: a sink whose batch has no partition is not told whose batch it is.
             return [InputPartition(tuple(ranges[piece])) for piece in slices] or [InputPartition(())]
 
@@ -126,10 +126,16 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_worker()
         repository = opened(self._options.place)
-        one: MessageRange
-        for one in partition.value or ():
-            bounds = ALL if one.is_whole else Bounds(sequence=(one.first_seq, one.last_seq), only=one.only)
-            yield from self._columns.rows(repository, one.ref, bounds, stream=one.key.name, backup=one.backup)
+        message_range: MessageRange
+        for message_range in partition.value or ():
+            bounds = (
+                ALL
+                if message_range.is_whole
+                else Bounds(sequence=(message_range.first_seq, message_range.last_seq), only=message_range.only)
+            )
+            yield from self._columns.rows(
+                repository, message_range.ref, bounds, stream=message_range.key.name, backup=message_range.backup
+            )
 
     # --- planning ---
 
@@ -139,13 +145,13 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return repository
 
     def _decoded(self, repository: Repository, offset: dict[str, Any]) -> StreamOffsets:
-        found = StreamOffsets.from_json(offset)
-        if found.repository != repository.descriptor.id:
+        decoded = StreamOffsets.from_json(offset)
+        if decoded.repository != repository.descriptor.id:
             raise UsageError(
                 f"the checkpoint belongs to another repository than the one at {self._options.place.location}",
                 hint="Use another checkpoint location for this one.",
             )
-        return found
+        return decoded
 
     def _with_origin(self, repository: Repository, start: StreamOffsets) -> StreamOffsets:
         """Return the offset with the source that is followed; that remains "" while there is no backup of one."""
@@ -163,8 +169,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._looked is None or now - self._looked[0] >= _LOOK_SECONDS:
             self._looked = now, repository.backups()
-        there = self._looked[1]
-        return there if self._only is None else [backup for backup in there if backup in self._only]
+        present = self._looked[1]
+        return present if self._only is None else [backup for backup in present if backup in self._only]
 
     def _limits(self, limit: ReadLimit) -> ReadLimits:
         limits = ReadLimits()
@@ -182,13 +188,13 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         repository: Repository,
         start: StreamOffsets,
-        there: Sequence[str],
+        present: Sequence[str],
         *,
         limits: ReadLimits | None = None,
         until: StreamOffsets | None = None,
     ) -> BackupWalk:
         patterns = self._options.patterns
-        return make_walk(repository, start, there, patterns, told=self._tell_loss, limits=limits, until=until)
+        return make_walk(repository, start, present, patterns, told=self._tell_loss, limits=limits, until=until)
 
     def _tell_loss(self, sentence: str) -> None:
         if self._options.fail_on_loss:
@@ -197,13 +203,13 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self, repository: Repository, start: StreamOffsets, end: StreamOffsets) -> list[MessageRange]:
         """Return what is between two offsets: as it was planned, unless backups have been forgotten since."""
-        there = repository.backups()
+        present = repository.backups()
         if self._planned is not None and self._planned[:2] == (start, end):
             ranges = self._planned[2]
-            if {one.backup for one in ranges} <= set(there):
+            if {message_range.backup for message_range in ranges} <= set(present):
                 return ranges
         if not end.origin:
             return []
-        walk = self._walk(repository, replace(start, origin=end.origin), there, until=end)
+        walk = self._walk(repository, replace(start, origin=end.origin), present, until=end)
         walk.run()
         return walk.ranges

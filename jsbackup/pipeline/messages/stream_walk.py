@@ -206,7 +206,7 @@ class ReadLimits:
 
 
 class BackupWalk:
-    """A walk from `start` over the backups that are `there`: by id, when each was finished (Unix time in nanoseconds).
+    """A walk from `start` over the backups `present`: by id, when each was finished (Unix time in nanoseconds).
 
     `read` yields those that still exist of some ids, in this order; it is asked again for those around a late one.
     `sequences` returns those of a segment. With `until`, an offset behind `start`, the walk takes again what was taken
@@ -216,7 +216,7 @@ class BackupWalk:
     def __init__(
         self,
         start: StreamOffsets,
-        there: Mapping[str, int],
+        present: Mapping[str, int],
         *,
         read: Callable[[Sequence[str]], Iterable[FollowedBackup]],
         sequences: Callable[[SegmentRef], Sequence[int]],
@@ -226,8 +226,8 @@ class BackupWalk:
     ) -> None:
         self.ranges: list[MessageRange] = []
         self._start = start
-        self._there = sorted(there)
-        self._ended = there
+        self._there = sorted(present)
+        self._ended = present
         self._read = read
         self._sequences = sequences
         self._told = told
@@ -282,10 +282,10 @@ class BackupWalk:
     def _repeat(self, unknown: Sequence[str], until: StreamOffsets) -> None:
         """Take what was taken when `until` was planned."""
         forgotten = sorted(set(until.taken).difference(self._start.taken, self._there))
-        for backup in self._read([one for one in unknown if until.knows(one)]):
+        for backup in self._read([backup for backup in unknown if until.knows(backup)]):
             self._add(backup)
         # The one that was read in part, and those that may have what forgotten ones had.
-        for backup in self._read([one for one in unknown if not until.knows(one) and one >= until.backup]):
+        for backup in self._read([backup for backup in unknown if not until.knows(backup) and backup >= until.backup]):
             if all(self._position(key).sequence >= wanted.sequence for key, wanted in until.streams.items()):
                 break
             for stream in backup.streams:
@@ -296,7 +296,7 @@ class BackupWalk:
                     f"messages {reached + 1} to {wanted.sequence} of stream {key.name} were in backups that have been "
                     "forgotten since this micro-batch was planned, and no other backup has them"
                 )
-        if late := [one for one in forgotten if one < self._start.backup]:
+        if late := [backup for backup in forgotten if backup < self._start.backup]:
             self._told(f"backup {late[0]}, which came late, has been forgotten since this micro-batch was planned")
 
     def _position(self, key: StreamKey) -> ReadPosition:
@@ -416,7 +416,7 @@ class BackupWalk:
                 missed.append(MessageRange(key_of(stream), backup, ref, ref.first_seq, ref.last_seq))
                 continue
             have = {
-                sequence for one in meeting for sequence in self._sequences_within(one, ref.first_seq, ref.last_seq)
+                sequence for span in meeting for sequence in self._sequences_within(span, ref.first_seq, ref.last_seq)
             }
             own = self._sequences_within(ref, ref.first_seq, ref.last_seq)
             lacking = tuple(sequence for sequence in own if sequence not in have)
@@ -445,24 +445,24 @@ class BackupWalk:
         if all(known.name != key.name for known in self._positions):
             return [], ""  # no backup had it
         taken = set(self._taken)
-        known = [one for one in self._there if one in taken or one <= self._start.before]
+        known = [other for other in self._there if other in taken or other <= self._start.before]
         at = bisect_left(known, backup)
         begun_ns, ended_ns = _ns(stream.captured.begun), _ns(stream.captured.ended)
         around, first, last, edge_ns = [], "", "~", 0
-        for one in reversed(known[:at]):
-            if first and self._ended.get(one, 0) <= edge_ns:
+        for other in reversed(known[:at]):
+            if first and self._ended.get(other, 0) <= edge_ns:
                 continue
-            same = self._stream(one, stream.name)
+            same = self._stream(other, stream.name)
             if same is not None and key_of(same) == key:
                 around.append(same)
             if same is not None and _ns(same.captured.ended) <= begun_ns:
-                first, edge_ns = first or one, max(edge_ns, _ns(same.captured.begun))
+                first, edge_ns = first or other, max(edge_ns, _ns(same.captured.begun))
         edge_ns = _MAX
-        for one in known[at:]:
-            if layout.begun_ns(one) >= edge_ns:
-                last = one
+        for other in known[at:]:
+            if layout.begun_ns(other) >= edge_ns:
+                last = other
                 break
-            same = self._stream(one, stream.name)
+            same = self._stream(other, stream.name)
             if same is not None and key_of(same) == key:
                 around.append(same)
                 if same.last_seq >= stream.captured.last_seq:
@@ -472,10 +472,10 @@ class BackupWalk:
         forgotten = taken.difference(self._there)
         if not first and self._start.before:
             return around, self._start.before  # it is not known what was before
-        return around, min((one for one in forgotten if first < one < last), default="")
+        return around, min((other for other in forgotten if first < other < last), default="")
 
     def _stream(self, backup: str, name: str) -> StreamBackup | None:
-        streams = (stream for found in self._read([backup]) for stream in found.streams)
+        streams = (stream for manifest in self._read([backup]) for stream in manifest.streams)
         return next((stream for stream in streams if stream.name == name), None)
 
 

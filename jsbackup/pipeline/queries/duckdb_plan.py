@@ -43,7 +43,7 @@ def needs_of(connection: duckdb.DuckDBPyConnection, sql: str) -> Needs:
     scans = [scan for root in json.loads(text) for scan in _scans(root, [])]
     if not scans or not all(columns for columns, _ in scans):
         return Needs()
-    bounds = [one for _, one in scans]
+    bounds = [bound for _, bound in scans]
     return Needs(
         frozenset().union(*(columns for columns, _ in scans)),
         Bounds(
@@ -65,8 +65,8 @@ def _scans(node: dict[str, Any], conditions: list[str]) -> Iterator[tuple[frozen
 
 
 def _texts(node: dict[str, Any], name: str) -> list[str]:
-    found = node["extra_info"].get(name, [])
-    return [found] if isinstance(found, str) else [str(one) for one in found]
+    info = node["extra_info"].get(name, [])
+    return [info] if isinstance(info, str) else [str(text) for text in info]
 
 
 def _bounds(conditions: list[str]) -> Bounds:

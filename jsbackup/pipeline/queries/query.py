@@ -115,14 +115,14 @@ def backup_streams(streams: Iterable[StreamBackup], backup: str) -> list[Queried
 
 def ranged_streams(ranges: Iterable[MessageRange]) -> list[QueriedStream]:
     """Return the streams of ranges of several backups, for `run_query`."""
-    found: dict[str, list[MessageRange]] = {}
-    for one in ranges:
-        found.setdefault(one.key.name, []).append(one)
+    by_stream: dict[str, list[MessageRange]] = {}
+    for message_range in ranges:
+        by_stream.setdefault(message_range.key.name, []).append(message_range)
 
     def within(those: Sequence[MessageRange], bounds: Bounds) -> Iterator[MessageRange]:
-        return (one for one in those if bounds.wants_part(one.ref))
+        return (message_range for message_range in those if bounds.wants_part(message_range.ref))
 
-    return [QueriedStream(name, partial(within, those), those[-1].key.incarnation) for name, those in found.items()]
+    return [QueriedStream(name, partial(within, those), those[-1].key.incarnation) for name, those in by_stream.items()]
 
 
 def require_duckdb() -> None:
@@ -193,9 +193,9 @@ def _answer(views: _Views, sql: str, most_rows: int | None, *, output: Path | No
     import duckdb
 
     if statements[-1].type is not duckdb.StatementType.SELECT:
-        found = connection.execute(last)
-        columns = tuple(one[0] for one in found.description or ())
-        rows = found.fetchall()
+        result = connection.execute(last)
+        columns = tuple(column[0] for column in result.description or ())
+        rows = result.fetchall()
         lists = {name: [row[at] for row in rows] for at, name in enumerate(columns)}
         return Answer(columns, rows, table=pa.table(lists) if as_table else None)
     views.forget_use()
@@ -284,14 +284,18 @@ class _Views:
             )
 
     def _constants(self, name: str) -> dict[str, str]:
-        (one,) = islice(self._streams[name].ranges(Bounds()), 1)
-        return {"incarnation": one.key.incarnation, "life": one.key.life, "backup": one.backup}
+        (message_range,) = islice(self._streams[name].ranges(Bounds()), 1)
+        return {
+            "incarnation": message_range.key.incarnation,
+            "life": message_range.key.life,
+            "backup": message_range.backup,
+        }
 
     def _paths(self, stream: QueriedStream, bounds: Bounds) -> list[str] | None:
         """Return the files of the segments within bounds, compared with the manifest; None if our reader is to read."""
         if self._folder is None or not stream.files:
             return None
-        refs = [one.ref for one in islice(stream.ranges(bounds), _MOST_FILES + 1)]
+        refs = [message_range.ref for message_range in islice(stream.ranges(bounds), _MOST_FILES + 1)]
         if not refs or len(refs) > _MOST_FILES or sum(ref.bytes for ref in refs) < (len(refs) - 8) * _SHORT_BYTES:
             return None
         with closing(in_order((partial(self._has_text, ref) for ref in refs), _THREADS)) as compared:

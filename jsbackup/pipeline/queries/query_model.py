@@ -56,8 +56,8 @@ def view_names(streams: Sequence[_Stream]) -> dict[str, str | None]:
 def names_in(sql: str) -> frozenset[str]:
     """Return all words of a statement that may be names, without case."""
     words = set()
-    for one in _NAME.finditer(sql):
-        name = one["plain"] or (one["double"] or "").replace('""', '"') or one["back"].replace("``", "`")
+    for match in _NAME.finditer(sql):
+        name = match["plain"] or (match["double"] or "").replace('""', '"') or match["back"].replace("``", "`")
         words.add(name.casefold())
     # Within quotes there may be statements, too.
     return frozenset(words | {word.casefold() for word in re.findall(r"\w+", sql)})
@@ -74,7 +74,7 @@ def no_view(name: str, streams: Sequence[_Stream]) -> UsageError:
     views = view_names(streams)
     shown = [view for view, stream in views.items() if stream is not None]
     if alike:
-        named = ", ".join(view for view, stream in views.items() if stream in [one.name for one in alike])
+        named = ", ".join(view for view, stream in views.items() if stream in [stream.name for stream in alike])
         return UsageError(f"the names of {len(alike)} streams are {name[:200]} in SQL", hint=f"Their views: {named}.")
     few = f"Its views: {', '.join(shown)}." if 0 < len(shown) <= _MOST_SHOWN else None
     return UsageError(f"there is no stream {name[:200]}", hint=nearest(name, list(views)) or few)

@@ -88,8 +88,8 @@ class SegmentSource:
             if (first := next(ranges, None)) is None:
                 return
             threads, ahead = (1, 1) if first.ref.bytes >= _PIECE_BYTES else (_THREADS, 2 * _THREADS)
-            with closing(in_order(self._tasks(chain([first], ranges)), threads, ahead)) as found:
-                for batch in chain.from_iterable(found):
+            with closing(in_order(self._tasks(chain([first], ranges)), threads, ahead)) as batches:
+                for batch in chain.from_iterable(batches):
                     rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
                     yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
                     give_back()
@@ -101,12 +101,12 @@ class SegmentSource:
         needs, total = self.needs, 0
         piece: list[MessageRange] = []
         names = _SCHEMA.names if needs.columns is None else [name for name in _SCHEMA.names if name in needs.columns]
-        for one in ranges:
-            if piece and (len(piece) >= _PIECE_SEGMENTS or total + one.ref.bytes > _PIECE_BYTES):
+        for message_range in ranges:
+            if piece and (len(piece) >= _PIECE_SEGMENTS or total + message_range.ref.bytes > _PIECE_BYTES):
                 yield partial(_read, self._objects, tuple(piece), names, needs.bounds)
                 piece, total = [], 0
-            piece.append(one)
-            total += one.ref.bytes
+            piece.append(message_range)
+            total += message_range.ref.bytes
         if piece:
             yield partial(_read, self._objects, tuple(piece), names, needs.bounds)
 
@@ -118,19 +118,27 @@ def _read(
     here, and decoded by row groups when these are asked for.
     """
     stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(STORED_COLUMNS)
-    fetched = [None if one.is_whole and not stored else objects.fetch(one.ref) for one in ranges]
+    fetched = [
+        None if message_range.is_whole and not stored else objects.fetch(message_range.ref) for message_range in ranges
+    ]
 
-    def decoded(one: MessageRange, data: bytes | None) -> Iterator[pa.RecordBatch]:
+    def decoded(message_range: MessageRange, data: bytes | None) -> Iterator[pa.RecordBatch]:
         if data is None:
-            for at in range(0, one.ref.messages, _MOST_ROWS):
-                yield pa.record_batch([pa.nulls(min(_MOST_ROWS, one.ref.messages - at))], [_ROW])
+            for at in range(0, message_range.ref.messages, _MOST_ROWS):
+                yield pa.record_batch([pa.nulls(min(_MOST_ROWS, message_range.ref.messages - at))], [_ROW])
             return
-        own = ALL if one.is_whole else Bounds((one.first_seq, one.last_seq), only=one.only)
+        own = (
+            ALL
+            if message_range.is_whole
+            else Bounds((message_range.first_seq, message_range.last_seq), only=message_range.only)
+        )
         columns = [name for name in STORED_COLUMNS if name in {*stored, *own.columns}]
         yield from map(own.keep, scan_segment(cast(BinaryIO, pa.BufferReader(data)), columns, bounds.wants_group))
 
     batches = (
-        _shaped(batch, one, names) for one, data in zip(ranges, fetched, strict=True) for batch in decoded(one, data)
+        _shaped(batch, message_range, names)
+        for message_range, data in zip(ranges, fetched, strict=True)
+        for batch in decoded(message_range, data)
     )
     return batches if len(ranges) == 1 else pa.Table.from_batches(batches, _SCHEMA).combine_chunks().to_batches()
 
@@ -141,8 +149,12 @@ def _as_text(subjects: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _shaped(batch: pa.RecordBatch, one: MessageRange, names: Sequence[str]) -> pa.RecordBatch:
-    constants = {"incarnation": one.key.incarnation, "life": one.key.life, "backup": one.backup}
+def _shaped(batch: pa.RecordBatch, message_range: MessageRange, names: Sequence[str]) -> pa.RecordBatch:
+    constants = {
+        "incarnation": message_range.key.incarnation,
+        "life": message_range.key.life,
+        "backup": message_range.backup,
+    }
     rows, arrays = batch.num_rows, []
     for field in _SCHEMA:
         if field.name not in names or field.name == _ROW:

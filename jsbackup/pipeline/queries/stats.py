@@ -204,19 +204,19 @@ def stats_of(
     kinds: defaultdict[tuple[str, str], list[_Row]] = defaultdict(list)
     for row in map(_Row._make, rows):
         kinds[row.stream, row.kind].append(row)
-    found = []
+    stats = []
     for stream in streams:
         sizes, subjects, times, ids = (kinds[stream.name, kind] for kind in ("size", "subject", "time", "id"))
         grown, repeats = tuple(growth[stream.name]), sum(row.repeats for row in ids)
         if not sizes:
-            found.append(StreamStats(stream.name, duplicates=0 if duplicates else None, growth=grown))
+            stats.append(StreamStats(stream.name, duplicates=0 if duplicates else None, growth=grown))
             continue
         sizes.sort(key=lambda row: row.size)
         times.sort(key=lambda row: row.bucket)
         subjects.sort(key=lambda row: (-row.bytes, -row.messages, row.subject))
         width = widths[stream.name]
         tops = reversed(sizes[-_MOST_LARGE:])
-        found.append(
+        stats.append(
             StreamStats(
                 stream.name,
                 sum(row.messages for row in sizes),
@@ -237,7 +237,7 @@ def stats_of(
                 grown,
             )
         )
-    return found
+    return stats
 
 
 class _Row(NamedTuple):

@@ -65,10 +65,10 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
     if ours := _OURS.findall(text):
         name, message = ours[-1]
         kind: type[JsBackupError] = getattr(errors, name, JsBackupError)
-        found = kind.__new__(kind)
+        translated = kind.__new__(kind)
         # Other attributes of the class are not transferred.
-        JsBackupError.__init__(found, message)
-        return found
+        JsBackupError.__init__(translated, message)
+        return translated
     if "cancellation of all jobs" in text:  # by the watch in `session.py`
         return ExecutorsLost(f"{doing} failed: no executor of the cluster was there for too long", hint=_NO_ROOM)
     if isinstance(error, ParseException | AnalysisException):

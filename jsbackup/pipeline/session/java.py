@@ -38,9 +38,9 @@ def find_java(environ: Mapping[str, str]) -> Path:
         java = Path(home) / "bin" / "java"
         if not java.is_file():
             raise UnsupportedError(f"Spark needs Java, and JAVA_HOME has none: there is no {java}", hint=_HINT)
-        found = java_version(java)
-        if found < LEAST_JAVA:
-            raise _too_old(java, found)
+        version = java_version(java)
+        if version < LEAST_JAVA:
+            raise _too_old(java, version)
         return java
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     old = 0

@@ -55,14 +55,14 @@ def storage_options(place: RepositoryRef) -> dict[str, str]:
     """Return what `deltalake` takes to reach a place."""
     if not place.location.startswith("s3://"):
         return {}
-    s3, found = place.s3, {f"aws_{name}": value for name, value in s3_access(place.s3).items()}
+    s3, options = place.s3, {f"aws_{name}": value for name, value in s3_access(place.s3).items()}
     others = {
         "aws_allow_http": "true" if (s3.endpoint or "").startswith("http:") else None,
         "aws_virtual_hosted_style_request": None if s3.endpoint and s3.path_style is not False else "true",
         "aws_server_side_encryption": s3.sse,
         "aws_sse_kms_key_id": s3.sse_kms_key,
     }
-    return found | {name: value for name, value in others.items() if value}
+    return options | {name: value for name, value in others.items() if value}
 
 
 class DeltaLakeTable:
@@ -96,7 +96,7 @@ class DeltaLakeTable:
             known = None if text is None else TableState.from_json(text, what)
             self._kept = 0 if known is None else known.commits
             if commits is not None and (known is None or known.commits != commits):
-                texts = (one.get(_STATE) for one in self._table.history(_MOST_COMMITS))
+                texts = (commit.get(_STATE) for commit in self._table.history(_MOST_COMMITS))
                 known = next((TableState.from_json(text, what) for text in texts if isinstance(text, str)), None)
         if known is None or known.commits != commits:
             raise UsageError(

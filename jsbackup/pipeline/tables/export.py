@@ -165,7 +165,9 @@ class PlannedExport:
     @property
     def raw_bytes(self) -> int:
         """How much is to be read: of tables that are there, what they lack."""
-        return sum(one.ref.bytes for _, some in self.additions for added in some for one in added.ranges)
+        return sum(
+            message_range.ref.bytes for _, some in self.additions for added in some for message_range in added.ranges
+        )
 
 
 @contextmanager
@@ -298,7 +300,7 @@ class _Planning:
             for summary in inventory.summaries
             if _is_like(summary, like)
         }
-        ours |= {one.id: 0 for one in inventory.unreadable}
+        ours |= {backup.id: 0 for backup in inventory.unreadable}
         self._present = ours
         return {our: ours[our] for our in sorted(ours) if our <= self._chosen.id}
 
@@ -306,9 +308,9 @@ class _Planning:
         """Return the backups of which all tables have all, by what their last export says. If it was of other streams,
         or one of the newest backup has no table, that is not known.
         """
-        entries = [one for one in self._wanted(self._chosen) if one.captured.messages]
-        for one in self._plan(self._chosen, entries):
-            self._open(one, self._chosen)
+        entries = [planned for planned in self._wanted(self._chosen) if planned.captured.messages]
+        for entry in self._plan(self._chosen, entries):
+            self._open(entry, self._chosen)
         states = [table.state for table in self._tables.values() if table.state is not None]
         states = [state for state in states if state.streams == self._typed]
         if len(states) < len(entries) or not states:
@@ -318,12 +320,12 @@ class _Planning:
 
     def _wanted(self, manifest: Manifest) -> list[StreamBackup]:
         chosen = [stream for stream in manifest.streams if is_chosen(stream.name, self._patterns, ())]
-        self._seen |= {one.name for one in chosen}
-        for one in chosen:
-            literal = any(glob.is_literal and glob.matches(one.name) for glob in self._patterns)
-            if one.unknown_format and literal:
-                raise UnsupportedError(one.unknown_format)
-        return [one for one in chosen if not one.unknown_format]
+        self._seen |= {entry.name for entry in chosen}
+        for entry in chosen:
+            literal = any(glob.is_literal and glob.matches(entry.name) for glob in self._patterns)
+            if entry.unknown_format and literal:
+                raise UnsupportedError(entry.unknown_format)
+        return [entry for entry in chosen if not entry.unknown_format]
 
     def _plan(self, manifest: Manifest, entries: Sequence[StreamBackup]) -> tuple[PlannedStream, ...]:
         options, cut = self._asked.options, self._asked.options.reshape.cut
@@ -341,15 +343,17 @@ class _Planning:
             for stream in plan_streams(manifest, entries, options, "exported")
         )
 
-    def _open(self, one: PlannedStream, manifest: Manifest) -> GrowingTable | None:
+    def _open(self, planned: PlannedStream, manifest: Manifest) -> GrowingTable | None:
         """Open the table of a stream; None if it is refused."""
-        name = one.reshaped.name
+        name = planned.reshaped.name
         if name in self._refused:
             return None
         if name in self._tables:
             return self._tables[name]
         partition = DAY if self._asked.by_day else ""
-        source = source_of(one.entry.name, manifest, self._asked.options, mask_secret=self._secret, partition=partition)
+        source = source_of(
+            planned.entry.name, manifest, self._asked.options, mask_secret=self._secret, partition=partition
+        )
         try:
             table = self._opener(name)
             state = table.state
@@ -358,7 +362,7 @@ class _Planning:
         except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
             self._refused[name] = error
             return None
-        self._tables[name], self._names[name] = table, one.entry.name
+        self._tables[name], self._names[name] = table, planned.entry.name
         self._states[name] = TableState(source, streams=self._typed) if state is None else state
         return table
 
@@ -369,21 +373,23 @@ class _Planning:
         self._refused.update(broken)
         planned = self._plan(manifest, [entry for entry in entries if entry.name not in broken])
         additions = []
-        for one in planned:
-            table = self._open(one, manifest)
+        for stream in planned:
+            table = self._open(stream, manifest)
             if table is None:
                 continue
-            if not one.entry.archive_format.has_messages:
-                self._note(one.reshaped.name, f"backup {manifest.id} has no messages of it")
+            if not stream.entry.archive_format.has_messages:
+                self._note(stream.reshaped.name, f"backup {manifest.id} has no messages of it")
                 continue
-            found = self._addition(table, one, manifest.id, finished=finished)
-            if found is not None:
-                additions.append(found)
+            addition = self._addition(table, stream, manifest.id, finished=finished)
+            if addition is not None:
+                additions.append(addition)
         if additions:
             self._additions.append((manifest, tuple(additions)))
-        return not broken and all(one.reshaped.name not in self._refused for one in planned)
+        return not broken and all(stream.reshaped.name not in self._refused for stream in planned)
 
-    def _addition(self, table: GrowingTable, one: PlannedStream, backup: str, *, finished: set[str]) -> Addition | None:
+    def _addition(
+        self, table: GrowingTable, planned: PlannedStream, backup: str, *, finished: set[str]
+    ) -> Addition | None:
         name = table.name
         state = self._states[name]
         if self._asked.append and table.state is not None:
@@ -391,12 +397,12 @@ class _Planning:
         if state.position.knows(backup):
             return None
         # Also those after the chosen one, which was made when a clock was ahead.
-        there = {id_: ns for id_, ns in self._present.items() if id_ == backup or state.position.knows(id_)}
+        present = {id_: ns for id_, ns in self._present.items() if id_ == backup or state.position.knows(id_)}
         told: list[str] = []
         walk = BackupWalk(
             state.position,
-            there,
-            read=partial(self._followed, one, backup),
+            present,
+            read=partial(self._followed, planned, backup),
             sequences=partial(sequences_of, self._repository),
             told=told.append,
         )
@@ -413,28 +419,30 @@ class _Planning:
             self._states[name] = after
             return None
         self._states[name] = after = replace(after, commits=state.commits + 1)
-        within = {ref.key for ref in segments_within(one.entry, one.reshaped.messages.cut)}
-        ranges = tuple(found for found in walk.ranges if found.ref.key in within)
-        for ref in [found.ref for found in ranges if self._asked.append and self._is_suspect(found.ref)]:
+        within = {ref.key for ref in segments_within(planned.entry, planned.reshaped.messages.cut)}
+        ranges = tuple(message_range for message_range in walk.ranges if message_range.ref.key in within)
+        for ref in [
+            message_range.ref for message_range in ranges if self._asked.append and self._is_suspect(message_range.ref)
+        ]:
             # Other streams are not to wait for its repair.
             if flaw := check_object(self._repository.objects, ref, Level.DATA):
                 hint = "Bring it back with 'jsbackup repair'."
                 self._refused[name] = IntegrityError(f"backup {backup}: {flaw.text}", hint=hint)
                 return None
-        return Addition(table, one, ranges, after)
+        return Addition(table, planned, ranges, after)
 
     def _is_suspect(self, ref: SegmentRef) -> bool:
         """Return whether an object was found damaged, or is not listed with its size."""
         return not self._listings.has(ref) or self._repository.objects.is_damaged(ref)
 
-    def _followed(self, one: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:
+    def _followed(self, planned: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:
         """Yield backups with the stream of a table only, called as that; it is never asked what was forgotten."""
-        life = partial(life_of, reshape=one.reshaped.messages)
+        life = partial(life_of, reshape=planned.reshaped.messages)
         for id_ in ids:
-            streams = [one.entry]
+            streams = [planned.entry]
             if id_ != backup:
-                streams = [entry for entry in self._manifest(id_).streams if entry.name == one.entry.name]
-            shown = [replace(entry, name=one.reshaped.name, incarnation=life(entry), life="") for entry in streams]
+                streams = [entry for entry in self._manifest(id_).streams if entry.name == planned.entry.name]
+            shown = [replace(entry, name=planned.reshaped.name, incarnation=life(entry), life="") for entry in streams]
             yield FollowedBackup(id_, "", tuple(entry for entry in shown if entry.archive_format.has_messages))
 
     def _note(self, name: str, note: str) -> None:
@@ -455,11 +463,11 @@ def _opener(target: ExportTarget, asked: TablesAsked) -> Callable[[str], Growing
     return lambda name: _LinesTable(target, name)
 
 
-def _is_like(one: BackupSummary, like: BackupSummary) -> bool:
+def _is_like(summary: BackupSummary, like: BackupSummary) -> bool:
     """Return whether a backup is of the same source as another one, and was made in the same way."""
-    if one.transformed != like.transformed or one.imported != like.imported:
+    if summary.transformed != like.transformed or summary.imported != like.imported:
         return False
-    return like.imported is not None or origin_of(one) == origin_of(like)
+    return like.imported is not None or origin_of(summary) == origin_of(like)
 
 
 def export_tables(
@@ -484,20 +492,20 @@ def export_tables(
                 for run in (run for runs in written for run in runs):
                     options.reshape.obfuscation.names.learn(run.hashed)
             checked = _lenient(options) if asked.append and grown else options
-            kept = [(_came(one, runs), _kept(one, runs)) for one, runs in zip(additions, written, strict=True)]
+            kept = [(_came(added, runs), _kept(added, runs)) for added, runs in zip(additions, written, strict=True)]
             # Until there is a table; that no message passes a filter may change.
             refuse_results(manifest.id, checked, kept, "exported", masks_only=asked.append)
-            for one, runs in zip(additions, written, strict=True):
+            for added, runs in zip(additions, written, strict=True):
                 files = [file for run in runs for file in run.files]
-                results.setdefault(one.table.name, []).append((one, runs))
-                settled.add(one.table.name)
-                if files or one.table.name in grown:
+                results.setdefault(added.table.name, []).append((added, runs))
+                settled.add(added.table.name)
+                if files or added.table.name in grown:
                     try:
-                        one.table.commit(files, one.state, manifest.id)
+                        added.table.commit(files, added.state, manifest.id)
                     except TargetConflict:
-                        settled.remove(one.table.name)
+                        settled.remove(added.table.name)
                         raise
-                    grown.add(one.table.name)
+                    grown.add(added.table.name)
         except BaseException:
             unsettled = [addition.table for addition in additions if addition.table.name not in settled]
             _remove_own(unsettled, _about(asked.kind, manifest.id))
@@ -513,7 +521,7 @@ def export_tables(
     exported = tuple(
         _exported(name, results.get(name, ()), plan, options=lenient, target=target) for name in plan.names
     )
-    runs = [run for some in results.values() for _, found in some for run in found]
+    runs = [run for some in results.values() for _, part_runs in some for run in part_runs]
     files = [file for run in runs for file in run.files]
     return Exported(len(files), sum(file.bytes for file in files), exported, target.was_empty, plan.refused)
 
@@ -535,10 +543,10 @@ def _write(
     """Write the files of a backup, and return what was written for each addition."""
     changed = with_newest_of(place, [addition.planned for addition in additions])
     some = [
-        list(_files_of(replace(one, planned=planned), manifest.id, asked))
-        for one, planned in zip(additions, changed, strict=True)
+        list(_files_of(replace(written_file, planned=planned), manifest.id, asked))
+        for written_file, planned in zip(additions, changed, strict=True)
     ]
-    files = [file for found in some for file in found]
+    files = [file for files_of_part in some for file in files_of_part]
     runs = numbered_runs(
         runner, place, asked.mask_key, [file.run for file in files], before=Counter(), progress=progress
     )
@@ -548,42 +556,46 @@ def _write(
         part = tuple(files[piece])
         tasks.append(WriteFiles(place, asked.kind, manifest.id, asked.mask_key, part))
         weights.append(sum(file.raw_bytes for file in part))
-    written = [one for part in runner.run("the export", tasks, weights=weights, progress=progress) for one in part]
+    written = [
+        addition for part in runner.run("the export", tasks, weights=weights, progress=progress) for addition in part
+    ]
     ends = [sum(map(len, some[: number + 1])) for number in range(len(some))]
-    return [written[end - len(found) : end] for found, end in zip(some, ends, strict=True)]
+    return [written[end - len(files_of_part) : end] for files_of_part, end in zip(some, ends, strict=True)]
 
 
-def _files_of(one: Addition, backup: str, asked: TablesAsked) -> Iterator[FileToWrite]:
-    reshape, table = one.planned.reshaped.messages, one.table
+def _files_of(addition: Addition, backup: str, asked: TablesAsked) -> Iterator[FileToWrite]:
+    reshape, table = addition.planned.reshaped.messages, addition.table
     about = _about(asked.kind, backup)
-    for number, piece in enumerate(pack([found.ref.bytes for found in one.ranges], SEGMENT_BYTES), start=1):
-        ranges = tuple(one.ranges[piece])
+    for number, piece in enumerate(
+        pack([message_range.ref.bytes for message_range in addition.ranges], SEGMENT_BYTES), start=1
+    ):
+        ranges = tuple(addition.ranges[piece])
         name = f"{ranges[0].first_seq:020}-{ranges[-1].last_seq:020}{about}"
         if reshape.renumber:  # the sequences say nothing any more
             name = f"{number:020}{about}"
-        run = SegmentRun.of(one.planned.entry.name, tuple(found.ref for found in ranges), reshape)
-        life = life_of(one.planned.entry, reshape)
+        run = SegmentRun.of(addition.planned.entry.name, tuple(message_range.ref for message_range in ranges), reshape)
+        life = life_of(addition.planned.entry, reshape)
         yield FileToWrite(
             table.place, table.name, life, table.folder, name + table.ending, run, ranges, asked.by_day, table.joint
         )
 
 
-def _came(one: Addition, runs: Sequence[WrittenRun]) -> PlannedStream:
+def _came(addition: Addition, runs: Sequence[WrittenRun]) -> PlannedStream:
     """Return the stream as if the backup had only what came of it. Raises IntegrityError if not all did."""
-    entry, came = one.planned.entry, sum(run.tally.came.messages for run in runs)
-    whole = [found.ref.messages for found in one.ranges if found.is_whole]
-    if len(whole) == len(one.ranges) and came != sum(whole):
+    entry, came = addition.planned.entry, sum(run.tally.came.messages for run in runs)
+    whole = [message_range.ref.messages for message_range in addition.ranges if message_range.is_whole]
+    if len(whole) == len(addition.ranges) and came != sum(whole):
         raise IntegrityError(f"stream {entry.name} has {sum(whole)} messages, and {came} came out")
-    return replace(one.planned, entry=replace(entry, captured=replace(entry.captured, messages=came)))
+    return replace(addition.planned, entry=replace(entry, captured=replace(entry.captured, messages=came)))
 
 
-def _kept(one: Addition, runs: Sequence[WrittenRun]) -> KeptStream:
+def _kept(addition: Addition, runs: Sequence[WrittenRun]) -> KeptStream:
     """Return what was written of a stream."""
-    entry, tallies = one.planned.entry, [run.tally for run in runs]
+    entry, tallies = addition.planned.entry, [run.tally for run in runs]
     extent = reduce(Extent.followed_by, (tally.kept for tally in tallies), Extent())
     captured = replace(entry.captured, messages=extent.messages, first_seq=extent.first_seq, last_seq=extent.last_seq)
     kept = replace(entry, captured=captured, consumers=())
-    if one.planned.reshaped.messages.renumber:
+    if addition.planned.reshaped.messages.renumber:
         kept = renumbered_entry(kept, None)
     return KeptStream(
         kept,
@@ -605,12 +617,12 @@ def _exported(
     told = list(plan.told.get(name, ()))
     notes = list(plan.notes.get(name, ()))
     messages = sum(file.rows for _, runs in results for run in runs for file in run.files)
-    for one, runs in results[-1:]:
-        kept = _kept(one, runs)
-        found = about_changed(_came(one, runs), kept, options) if messages or target.was_empty else ()
+    for addition, runs in results[-1:]:
+        kept = _kept(addition, runs)
+        findings = about_changed(_came(addition, runs), kept, options) if messages or target.was_empty else ()
         # Of messages of which nothing is written, nothing is restored.
         nothing = f"nothing is written: none of its {format_count(kept.had, 'message')} is kept"
-        notes += [nothing if about.rule is Rule.NOTHING_KEPT else about.reason for about in found]
+        notes += [nothing if about.rule is Rule.NOTHING_KEPT else about.reason for about in findings]
     if results and not messages and not target.was_empty:
         notes.append("nothing that is new matches")
     if not results and not notes:

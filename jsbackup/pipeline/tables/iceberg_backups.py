@@ -121,8 +121,8 @@ def write_iceberg(
     """
     name = encode_name(stream)
     refuse_others(store, name, stream, _OWN)
-    found = (_VERSION.fullmatch(info.key) for info in store.list(f"{name}/metadata/"))
-    last = max((int(match[1]) for match in found if match), default=0)
+    matches = (_VERSION.fullmatch(info.key) for info in store.list(f"{name}/metadata/"))
+    last = max((int(match[1]) for match in matches if match), default=0)
     with iceberg_errors(f"the Iceberg table of stream {stream}"):
         before = TableMetadataUtil.parse_raw(store.get(_version_key(name, last)).decode()) if last else None
         if before is not None and before.properties.get(_REPOSITORY) != repository:
@@ -197,10 +197,10 @@ def _described(
         _SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, location, properties, table_id
     )
     snapshots = [known[about] for about in kept]
-    number = max((one.sequence_number or 0 for one in known.values()), default=0)
+    number = max((manifest_file.sequence_number or 0 for manifest_file in known.values()), default=0)
     last = {ref.key for ref in backups[len(kept) - 1].segments} if 0 < len(kept) < len(wanted) else set()
-    for one, (backup, digest) in zip(backups[len(kept) :], wanted[len(kept) :], strict=True):
-        segments = {ref.key: ref for ref in one.segments}
+    for manifest_file, (backup, digest) in zip(backups[len(kept) :], wanted[len(kept) :], strict=True):
+        segments = {ref.key: ref for ref in manifest_file.segments}
         grows = last <= segments.keys()
         # The others are left out: pyiceberg copies all of the metadata for each change.
         parent = _with_snapshots(empty, snapshots[-1:] if grows else [], number)
@@ -211,7 +211,7 @@ def _described(
                 adding.append_data_file(_data_file(ref, data))
         adding.commit()
         made = change.table_metadata.snapshots[-1]
-        snapshots.append(made.model_copy(update={"timestamp_ms": one.created_ms}))
+        snapshots.append(made.model_copy(update={"timestamp_ms": manifest_file.created_ms}))
         number = made.sequence_number or number
         last = set(segments)
     return _with_snapshots(empty, snapshots, number)

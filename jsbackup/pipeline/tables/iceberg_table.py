@@ -114,8 +114,8 @@ class PyIcebergTable:
         self._id = (namespace, encode_name(name))
         self._location = f"{location_of(place)}/{encode_name(name)}"
         self._table: OpenTable | None = None
-        if found := {"#", "?"} & set(self._location):
-            raise UsageError(f"readers of Iceberg find no tables below a name with {min(found)}", hint="Name another.")
+        if marks := {"#", "?"} & set(self._location):
+            raise UsageError(f"readers of Iceberg find no tables below a name with {min(marks)}", hint="Name another.")
         with self._errors(), suppress(NoSuchTableError):
             self._table = catalog.load_table(self._id)
         if self._table is None:
@@ -173,10 +173,10 @@ class PyIcebergTable:
             table, snapshots = self._table, sorted(self._table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
             old = [snapshot for snapshot in snapshots[:-_LEFT_SNAPSHOTS] if snapshot.snapshot_id not in named]
-            lists = {path for one in old for path in _files_of(table, one)}
+            lists = {path for old_snapshot in old for path in _files_of(table, old_snapshot)}
             change = table.maintenance.expire_snapshots()
-            for one in old:
-                change.by_id(one.snapshot_id)
+            for old_snapshot in old:
+                change.by_id(old_snapshot.snapshot_id)
             change.commit()
             table.refresh()
             for path in lists.difference(*(_files_of(table, snapshot) for snapshot in table.snapshots())):

@@ -93,13 +93,13 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
     return sorted(tables, key=lambda table: table.stream)
 
 
-def refuse_other_streams(found: Collection[str | None], stream: str, *, given: bool) -> None:
+def refuse_other_streams(stream_names: Collection[str | None], stream: str, *, given: bool) -> None:
     """Raise UsageError if rows that are to become `stream` name several streams, or another one than their folder.
 
-    `found` are the names in the rows, None of those that have none: these are of `stream`. With `given`, an option
-    named the stream: then it may be a new name.
+    `stream_names` are the names in the rows, None of those that have none: these are of `stream`. With `given`, an
+    option named the stream: then it may be a new name.
     """
-    names = {stream if name is None else name for name in found}
+    names = {stream if name is None else name for name in stream_names}
     if len(names) > 1:
         shown = " and ".join(printable_name(name[:80]) for name in sorted(names)[:2])
         raise UsageError(
@@ -125,7 +125,7 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     if not sizes:
         raise UsageError(f"there is no file in {printable_name(str(path))}")
     # JSON lines say it themselves: what is no block of headers is in `headers_base64`.
-    exported = any((one / LOG_FOLDER).is_dir() for one in (path, *path.parents[:3]))
+    exported = any((folder / LOG_FOLDER).is_dir() for folder in (path, *path.parents[:3]))
     any_headers = kind is TableFormat.JSONL or exported
     return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone, any_headers)
 

@@ -155,21 +155,21 @@ def _least(group: pq.RowGroupMetaData, name: str) -> int:
     return 0
 
 
-def _names(path: str, found: Sequence[str]) -> dict[str, str]:
+def _names(path: str, columns: Sequence[str]) -> dict[str, str]:
     """Return the names of columns of a file, by ours; "" for one that it has not."""
     shown = printable_name(path)
     known: dict[str, str] = {}
-    for name in found:
+    for name in columns:
         if name.lower() in _OURS and known.setdefault(name.lower(), name) != name:
             raise UsageError(
                 f"{shown} has the columns {known[name.lower()]!r} and {name!r}", hint="Take one of them out."
             )
     time = next((name for name in _TIMES if name in known), "")
-    for name, there in (("timestamp_ns", time), ("subject", "subject" in known), ("data", "data" in known)):
-        if not there:
+    for name, is_present in (("timestamp_ns", time), ("subject", "subject" in known), ("data", "data" in known)):
+        if not is_present:
             raise UsageError(f"{shown} has no column {name}")
     if "headers" not in known:
-        refuse_misspelt(shown, found)
+        refuse_misspelt(shown, columns)
     names = {field.name: known.get(field.name, "") for field in LINE_SCHEMA}
     return {**names, "timestamp_ns": known[time]}
 

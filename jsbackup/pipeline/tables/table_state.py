@@ -101,10 +101,12 @@ class TableState:
         texts = [value.get(name) for name in ("digest", "partition")]
         lists = [value.get(name) for name in ("options", "streams", "pending")]
         sound = all(isinstance(text, str) for text in texts) and type(value.get("commits")) is int
-        sound = sound and all(isinstance(one, list) and all(isinstance(word, str) for word in one) for one in lists)
+        sound = sound and all(
+            isinstance(items, list) and all(isinstance(word, str) for word in items) for items in lists
+        )
         if not sound or not isinstance(value.get("position"), dict):
             raise FormatError(f"{what} is damaged")
-        words, streams, pending = (tuple(map(str, one or ())) for one in lists)
+        words, streams, pending = (tuple(map(str, items or ())) for items in lists)
         source = TableSource(words, str(texts[0]), str(texts[1]))
         return cls(source, StreamOffsets.from_json(value["position"]), pending, streams, value["commits"])
 

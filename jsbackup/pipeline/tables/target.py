@@ -243,11 +243,11 @@ def refuse_others(store: Store, folder: str, name: str, own: re.Pattern[str]) ->
     files than `own`, which exports leave that were interrupted.
     """
     others = (info.key for info in store.list(f"{folder}/") if not own.fullmatch(info.key.removeprefix(f"{folder}/")))
-    found = next(others, None) or next((info.key for info in store.list(f"{LOG_FOLDER}/{folder}/")), None)
-    if found is not None:
-        what = "one of plain Parquet files" if found.startswith(LOG_FOLDER) else "of another format, or something else"
+    other = next(others, None) or next((info.key for info in store.list(f"{LOG_FOLDER}/{folder}/")), None)
+    if other is not None:
+        what = "one of plain Parquet files" if other.startswith(LOG_FOLDER) else "of another format, or something else"
         raise UsageError(
-            f"the table of stream {name} is {what}: {printable_name(found[:200])} is there",
+            f"the table of stream {name} is {what}: {printable_name(other[:200])} is there",
             hint="Append to it with its --format, or export to another folder.",
         )
 

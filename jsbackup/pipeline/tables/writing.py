@@ -78,7 +78,7 @@ class FileToWrite:
 
     @property
     def raw_bytes(self) -> int:
-        return sum(one.ref.bytes for one in self.ranges)
+        return sum(message_range.ref.bytes for message_range in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,17 @@ class WriteFiles:
             batches = SegmentReader(objects).prove(first.ref)
             with objects.room.share() as share:
                 share.hold(self._held_bytes(file))
-                found = chain(
-                    _within(first, batches), *(_within(one, SegmentReader(objects).prove(one.ref)) for one in rest)
+                chunks = chain(
+                    _within(first, batches),
+                    *(
+                        _within(message_range, SegmentReader(objects).prove(message_range.ref))
+                        for message_range in rest
+                    ),
                 )
                 tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
                 known = 0 if obfuscation is None else obfuscation.names.count
                 rows = _Rows(file, self.backup)
-                files = tuple(self._files_of(rows, file.run.changed(rows.looked_at(found), secret, tally)))
+                files = tuple(self._files_of(rows, file.run.changed(rows.looked_at(chunks), secret, tally)))
                 hashed = () if obfuscation is None else obfuscation.names.since(known)
                 written.append(WrittenRun(files, tally, hashed, rows.is_text))
             give_back()
@@ -172,7 +176,11 @@ class WriteFiles:
     def _held_bytes(self, file: FileToWrite) -> int:
         if file.by_day:
             return 2 * file.raw_bytes
-        return file.raw_bytes if self.kind is TableFormat.JSONL else sum(one.ref.size for one in file.ranges)
+        return (
+            file.raw_bytes
+            if self.kind is TableFormat.JSONL
+            else sum(message_range.ref.size for message_range in file.ranges)
+        )
 
     def _files_of(self, rows: _Rows, messages: Iterator[MessageBatch]) -> Iterator[WrittenFile]:
         file, encode = rows.file, _json_lines if self.kind is TableFormat.JSONL else _parquet
@@ -183,9 +191,9 @@ class WriteFiles:
         for day, batches in parts:
             count, data, bounds = encode(batches, rows)
             if count:
-                one = WrittenFile(file.name, count, memoryview(data).nbytes, bounds, day)
-                put_again(store, f"{file.folder}/{one.path(file.joint)}", data)
-                yield one
+                written = WrittenFile(file.name, count, memoryview(data).nbytes, bounds, day)
+                put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
+                yield written
             del data
 
 
@@ -193,9 +201,9 @@ def _within(wanted: MessageRange, batches: Iterator[MessageBatch]) -> Iterator[M
     """Yield the messages of a range out of those of its segment, of which all are read: that proves them."""
     bounds = Bounds(sequence=(wanted.first_seq, wanted.last_seq), only=wanted.only)
     for batch in batches:
-        found = batch if wanted.is_whole else bounds.keep(batch)
-        if found.num_rows:
-            yield found
+        kept = batch if wanted.is_whole else bounds.keep(batch)
+        if kept.num_rows:
+            yield kept
 
 
 class _Rows:
@@ -282,5 +290,5 @@ def _rest(times: Any) -> Any:
 
 
 def _ends(column: pa.Array) -> tuple[Any, Any]:
-    found = pc.min_max(column)
-    return found["min"].as_py(), found["max"].as_py()
+    ends = pc.min_max(column)
+    return ends["min"].as_py(), ends["max"].as_py()

@@ -156,21 +156,21 @@ class _SpreadBackup:
             )
 
     def _is_begun(self, name: str) -> bool:
-        return any(one == name for one, _ in self._ranges)
+        return any(stream == name for stream, _ in self._ranges)
 
     def complete(self, stream: RangedStream) -> None:
         """Store a stream on its ranges, here."""
         keys = [(part.info.name, part.span) for part in stream.ranges]
-        found = [self._ranges[key] for key in keys if key in self._ranges]
-        stored = [one.stored for one in found]
+        ranges = [self._ranges[key] for key in keys if key in self._ranges]
+        stored = [ranged.stored for ranged in ranges]
         source, receipts = self._begun.chosen.source, self._begun.receipts
         result = complete(store_on_ranges(self._run, source, stream, stored, receipts=receipts))
         if isinstance(result, Failure):
             self._fail(result)
             return
-        self._add(result, moved=not found)
-        for one in found:
-            receipts.take_over(one.receipts)
+        self._add(result, moved=not ranges)
+        for ranged in ranges:
+            receipts.take_over(ranged.receipts)
 
     def _add(self, result: StoredStream, *, moved: bool = True) -> None:
         unseen = _unseen(self._run.repository, self._begun, result.stream)

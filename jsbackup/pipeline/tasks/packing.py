@@ -71,12 +71,14 @@ def packed_runs(
     `cores` are those that do it, 0 if unknown. With `most_tasks` tasks become larger rather than much more than these.
     Raises as `SegmentPages.read`.
     """
-    found = [(name, segments, [PagedRun.of(part) for part in parts_of(segments)]) for name, segments in streams]
-    total = sum(run.weight for _, _, runs in found for run in runs)
+    streams_with_runs = [
+        (name, segments, [PagedRun.of(part) for part in parts_of(segments)]) for name, segments in streams
+    ]
+    total = sum(run.weight for _, _, runs in streams_with_runs for run in runs)
     limit = max(task_bytes(total, cores), -(-total // most_tasks) if most_tasks else 0)
     runs = [
         (name, part)
-        for name, segments, those in found
+        for name, segments, those in streams_with_runs
         for run in those
         for part in _divided(run, _reading(segments), limit)
     ]

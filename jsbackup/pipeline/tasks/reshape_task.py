@@ -184,7 +184,7 @@ def _reshape(source: Objects, target: Objects, piece: SegmentRun, secret: bytes)
     segment_bytes = fitting_bytes(2 * target.segment_bytes)
     reader, wanted, tally = SegmentReader(source), set(piece.to_know), ReshapeTally()
     parts: list[StoredSegments] = []
-    found: set[int] = set()
+    present: set[int] = set()
     renumber, obfuscation = piece.reshape.renumber, piece.reshape.obfuscation
     known = 0 if obfuscation is None else obfuscation.names.count
     for group in piece.groups:
@@ -193,17 +193,17 @@ def _reshape(source: Objects, target: Objects, piece: SegmentRun, secret: bytes)
             for batch in piece.changed(batches, secret, tally):
                 writer.add(batch)
                 if wanted and not renumber:
-                    found |= surviving(batch, wanted)
+                    present |= surviving(batch, wanted)
             parts.append(writer.finish_all())
     if renumber:
-        found = {sequence for sequence in wanted if sequence in tally.numbered}
+        present = {sequence for sequence in wanted if sequence in tally.numbered}
     stored = StoredSegments.joined(parts)
     total = total_of(stored.refs)
     return ReshapedRun(
         stored,
         Counted(tally.cut, tally.kept, total.bytes, total.digest),
         tally.masked,
-        frozenset(found),
+        frozenset(present),
         tally.matched,
         tally.markers,
         {sequence: tally.numbered.rank(sequence) for sequence in piece.to_rank},

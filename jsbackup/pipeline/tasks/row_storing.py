@@ -100,10 +100,10 @@ def _odd(sequences: pa.Array, which: pa.Array) -> OddRows:
 
 def _unreadable_subjects(subjects: pa.Array) -> pa.Array:
     """Return which subjects clients may not read: those with certain blanks, or that are not UTF-8."""
-    found = pc.match_substring_regex(subjects.view(pa.binary()), _CUTTING)
+    unreadable = pc.match_substring_regex(subjects.view(pa.binary()), _CUTTING)
     if subjects.type == pa.binary():
-        found = pc.or_(found, pa.array([not _is_text(subject) for subject in subjects.to_pylist()]))
-    return found
+        unreadable = pc.or_(unreadable, pa.array([not _is_text(subject) for subject in subjects.to_pylist()]))
+    return unreadable
 
 
 def _is_text(subject: bytes) -> bool:
@@ -119,11 +119,11 @@ def _others(subjects: pa.Array, among: Sequence[str]) -> int:
     if not among:
         return 0
     raw = subjects.view(pa.binary())
-    found = pa.repeat(False, len(raw))
-    for one in among:
-        text = one.removesuffix(">").encode()
-        found = pc.or_(found, pc.starts_with(raw, text) if one.endswith(".>") else pc.equal(raw, text))
-    return int(pc.sum(pc.invert(pc.and_not(found, pc.match_substring_regex(raw, _EMPTY_TOKEN)))).as_py())
+    others = pa.repeat(False, len(raw))
+    for pattern in among:
+        text = pattern.removesuffix(">").encode()
+        others = pc.or_(others, pc.starts_with(raw, text) if pattern.endswith(".>") else pc.equal(raw, text))
+    return int(pc.sum(pc.invert(pc.and_not(others, pc.match_substring_regex(raw, _EMPTY_TOKEN)))).as_py())
 
 
 def as_messages(batch: pa.RecordBatch, *, any_headers: bool = False) -> pa.RecordBatch:

@@ -75,8 +75,8 @@ def store_by_writer(
         options = {"place": pickle.dumps((place, rules)).hex(), "folder": folder, "result": str(result)}
         register(frame.sparkSession, SegmentSink)
         frame.write.format(SegmentSink.name()).options(**options).mode("append").save()
-        found: list[StoredPartition | JsBackupError] = pickle.loads(result.read_bytes())
-    return found
+        results: list[StoredPartition | JsBackupError] = pickle.loads(result.read_bytes())
+    return results
 
 
 def store_rows(

@@ -153,8 +153,8 @@ def _watch(
         with suppress(*SPARK_FAILURES):
             done = tasks = 0
             for job in tracker.getJobIdsForGroup(group):
-                found = tracker.getJobInfo(job)
-                stages = [tracker.getStageInfo(stage) for stage in found.stageIds] if found else []
+                info = tracker.getJobInfo(job)
+                stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
                 done += sum(stage.numCompletedTasks for stage in stages if stage)
                 tasks += sum(stage.numTasks for stage in stages if stage)
             reached = total_bytes * done // tasks if tasks else 0

@@ -122,15 +122,15 @@ def ends_of_mirrors(entries: Sequence[StreamBackup], manifest: Manifest, target:
     by_name = {entry.name: entry for entry in entries}
     # A mirror of a mirror ends where that ends. Circles of mirrors are refused elsewhere.
     for _ in range(len(by_name)):
-        found = {
+        last_sequences = {
             entry.name: max(end, 1)  # it is refused rather than emptied, if its origin has never had a message
             for entry in entries
             if (end := _end_of_origin(entry, by_name, manifest, target, ends=ends)) is not None
             and end < state_to_restore(entry).last_seq
         }
-        if found == ends:
+        if last_sequences == ends:
             break
-        ends = found
+        ends = last_sequences
     return ends
 
 
@@ -193,11 +193,11 @@ def with_cut_warning(action: Action, stored: Mapping[str, StreamBackup], cuts: M
 
 def _about_cut(action: Action, entry: StreamBackup, end: int) -> Action:
     """Return the action with a warning about what a cut leaves out of a mirror that is ahead."""
-    gone = entry.captured.messages - action.entry.captured.messages
+    left_out = entry.captured.messages - action.entry.captured.messages
     after = "it has no message after that"
-    if gone or not action.counted:
-        count = f"{'' if action.counted else 'at least '}{gone:,} message{'' if gone == 1 else 's'}"
-        after = f"{count if gone else 'messages'} after that {'is' if gone == 1 else 'are'} not restored"
+    if left_out or not action.counted:
+        count = f"{'' if action.counted else 'at least '}{left_out:,} message{'' if left_out == 1 else 's'}"
+        after = f"{count if left_out else 'messages'} after that {'is' if left_out == 1 else 'are'} not restored"
     mirror = action.config.get("mirror")
     origin = mirror.get("name") if isinstance(mirror, dict) else "its origin"
     last = state_to_restore(entry).last_seq
@@ -223,7 +223,7 @@ def fit_copies(
     `cuts` are the mirrors that were cut, and where.
     """
     stored = {entry.name: entry for entry in manifest.streams}
-    there = origins_at(target, manifest)
+    at_target = origins_at(target, manifest)
     marked = (release_of(manifest.source) or IDENTITIES_SINCE) >= IDENTITIES_SINCE
 
     def fit(action: Action, origins: Mapping[str, PlannedOrigin]) -> Action:
@@ -238,13 +238,15 @@ def fit_copies(
 
     altered = {action.name for action in actions if action.alters}
     while True:
-        origins = there | {action.name: planned_origin(action, target, action.name in altered) for action in actions}
+        origins = at_target | {
+            action.name: planned_origin(action, target, action.name in altered) for action in actions
+        }
         fitted = [fit(action, origins) for action in actions]
         # An adjusted copy is a different stream for its own copies.
-        found = {action.name for action in fitted if action.alters}
-        if found <= altered:
+        altered_names = {action.name for action in fitted if action.alters}
+        if altered_names <= altered:
             break
-        altered |= found
+        altered |= altered_names
     refusals = [refusal for action in fitted for refusal in against_mirror(action, origins)]
     return [with_cut_warning(action, stored, cuts) for action in fitted], refusals
 

@@ -49,8 +49,12 @@ NOTHING_KNOWN = CopyFacts(MappingProxyType({}), MappingProxyType({}))
 
 def sources_of(config: JsonObject) -> list[JsonObject]:
     """Return the valid sources of a configuration, without its mirror."""
-    found = config.get("sources")
-    return [one for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)] if found else []
+    sources = config.get("sources")
+    return (
+        [source for source in sources if isinstance(source, dict) and isinstance(source.get("name"), str)]
+        if sources
+        else []
+    )
 
 
 def key_of_info(source: SourceInfo) -> SourceKey:

@@ -26,8 +26,8 @@ def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
 
 def upstreams_of(config: JsonObject) -> list[JsonObject]:
     """Return its mirror and its sources, as in the configuration."""
-    found = [config.get("mirror"), *(config.get("sources") or [])]
-    return [upstream for upstream in found if isinstance(upstream, dict)]
+    origins = [config.get("mirror"), *(config.get("sources") or [])]
+    return [upstream for upstream in origins if isinstance(upstream, dict)]
 
 
 def origin_names(config: JsonObject) -> set[str]:

@@ -61,10 +61,10 @@ def _about_mirror(action: Action, copy: StreamInfo, target: Target) -> Iterator[
 
 def _about_source(action: Action, name: str, reached: int, target: Target) -> Iterator[Finding]:
     entry, end = action.entry, state_to_restore(action.entry).last_seq
-    there = target.streams.get(action.name)
+    live = target.streams.get(action.name)
     hint = f"Restore {name} as well, or delete and create it again."
     newer = target.version[:2] >= IDENTITIES_SINCE
-    if there is None:
+    if live is None:
         if reached > end:
             reason = f"stream {name} has copied from it up to sequence {reached:,}, and this one will end at {end:,}"
             yield Finding(entry.name, Rule.COPIED_BY, reason, hint)
@@ -75,7 +75,7 @@ def _about_source(action: Action, name: str, reached: int, target: Target) -> It
     if not action.replaces and not action.leftover:
         return
     keeps = action.wire is SendAs.V1 and target.clustered is False and not action.alters
-    if newer and not (keeps and entry.created == there.created):
+    if newer and not (keeps and entry.created == live.created):
         messages = entry.captured.messages
         reason = (
             f"stream {name} copies from it, treats it as a different stream and copies all of it again: "
@@ -97,9 +97,9 @@ Configs = Mapping[str, JsonObject]
 
 def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
     """Yield refusals: what the server would refuse about mirrors and sources when the whole plan is executed."""
-    there = configs_after(actions, target)
+    configs = configs_after(actions, target)
     for action in actions:
-        if circle := _circle(action.name, action.config, there):
+        if circle := _circle(action.name, action.config, configs):
             yield Finding(
                 action.entry.name,
                 Rule.CYCLE,
@@ -107,8 +107,8 @@ def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Findi
                 "Leave one of these streams out, or change its sources at the target.",
             )
         most = _size(action.config)
-        for origin in sorted(origin_names(action.config) & there.keys() - {action.name}):
-            if 0 < most < (its := _size(there[origin])):
+        for origin in sorted(origin_names(action.config) & configs.keys() - {action.name}):
+            if 0 < most < (its := _size(configs[origin])):
                 yield Finding(
                     action.entry.name,
                     Rule.ORIGIN_MESSAGE_SIZE,
@@ -117,16 +117,16 @@ def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Findi
                 )
 
 
-def about_origins(action: Action, brought: Collection[str], there: Configs, target: Target) -> Iterator[Finding]:
+def about_origins(action: Action, brought: Collection[str], configs: Configs, target: Target) -> Iterator[Finding]:
     """Yield warnings: missing origins, and copies of replaced streams.
 
-    `brought` are the streams of the plan, `there` are the streams of the target when the whole plan is executed.
+    `brought` are the streams of the plan, `configs` are the streams of the target when the whole plan is executed.
     """
     name = action.entry.name
     upstreams = upstreams_of(action.config)
     if upstreams:
         yield Finding(name, Rule.COPIES_ON, "continues copying from its origins as soon as it is restored")
-    if absent := sorted(origin_names(action.config) - there.keys()):
+    if absent := sorted(origin_names(action.config) - configs.keys()):
         yield Finding(
             name,
             Rule.ORIGIN_ABSENT,
@@ -149,20 +149,20 @@ def configs_after(actions: Sequence[Action], target: Target) -> dict[str, JsonOb
     return {name: stream.config for name, stream in target.streams.items()} | {a.name: a.config for a in actions}
 
 
-def _circle(name: str, config: JsonObject, there: Configs) -> list[str]:
+def _circle(name: str, config: JsonObject, configs: Configs) -> list[str]:
     """Return the names along a circle through the stream, as the server finds it; empty if there is none."""
     paths = [[name]]
     visited = {name}
     while paths:
         path = paths.pop(0)
-        at = there.get(path[-1], config)
+        at = configs.get(path[-1], config)
         for upstream in upstreams_of(at):
             origin = upstream.get("name")
             if upstream.get("external") or not isinstance(origin, str):
                 continue
             if origin == name and _feeds(at, upstream):
                 return [*path, origin]
-            if origin not in visited and origin in there:
+            if origin not in visited and origin in configs:
                 visited.add(origin)
                 paths.append([*path, origin])
     return []

@@ -48,13 +48,13 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
                 f"backup {manifest.id} has no stream {glob.pattern}",
                 hint=nearest(glob.pattern, names) or "See 'jsbackup show' for the streams it has.",
             )
-    there = [*names, *(one.name for one in manifest.skipped)]
+    present = [*names, *(stream.name for stream in manifest.skipped)]
     left_out = manifest.selection.exclude if manifest.selection is not None else ()
-    missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
+    missed = [pattern for pattern in excludes_nothing(present, options.exclude) if pattern not in left_out]
     if missed and not manifest.unlisted and not options.allow_nothing:
         raise UsageError(
             f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
-            hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
+            hint=f"{nearest(missed[0], present) or 'Correct it.'} {MAY_MISS}",
         )
     copies = {finding.stream for finding in staged}
     chosen = [
@@ -62,9 +62,9 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
         for entry in manifest.streams
         if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
     ]
-    if (aimless := options.missed_fields([one.name for one in chosen])) and not options.allow_nothing:
+    if (aimless := options.missed_fields([stream.name for stream in chosen])) and not options.allow_nothing:
         pattern = aimless[0].rpartition(":")[0]
-        hint = f"{nearest(pattern, [one.name for one in chosen]) or 'Correct it.'} {MAY_MISS}"
+        hint = f"{nearest(pattern, [stream.name for stream in chosen]) or 'Correct it.'} {MAY_MISS}"
         raise UsageError(f"--set {aimless[0]}: no stream to restore is {pattern}", hint=hint)
     return chosen
 
@@ -142,7 +142,7 @@ def about_missed(
     if options.allow_nothing:
         return
     known = [kept.get(action.entry.name) for action in actions if action.reshape.filters and action.had]
-    counts = [one.matched for one in known if one is not None and one.matched is not None]
+    counts = [choice.matched for choice in known if choice is not None and choice.matched is not None]
     if len(counts) == len(known):
         yield from against_missed(options.reshape.filters, sum(counts, Counter()))
 
@@ -170,19 +170,19 @@ def with_elsewhere(plan: RestorePlan, choice: Choice) -> RestorePlan:
     """Return the plan with warnings about requested streams that only another backup has."""
     if not choice.elsewhere:
         return plan
-    known = {one.stream for one in choice.elsewhere}
+    known = {other.stream for other in choice.elsewhere}
     left = (
         warning
         for warning in plan.warnings
         if warning.rule is not Rule.INCOMPLETE_BACKUP or warning.stream not in known
     )
-    found = (
+    warnings = (
         Finding(
-            one.stream,
+            other.stream,
             Rule.IN_ANOTHER_BACKUP,
-            f"is not in backup {plan.backup}, but in {one.backup}, made {one.created[:19]}Z",
-            f"Restore it from there: {quoted_command('restore', one.backup, one.stream)}.",
+            f"is not in backup {plan.backup}, but in {other.backup}, made {other.created[:19]}Z",
+            f"Restore it from there: {quoted_command('restore', other.backup, other.stream)}.",
         )
-        for one in choice.elsewhere
+        for other in choice.elsewhere
     )
-    return replace(plan, warnings=(*left, *found))
+    return replace(plan, warnings=(*left, *warnings))

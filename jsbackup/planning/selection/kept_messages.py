@@ -74,8 +74,8 @@ def with_newest(objects: Objects, entry: StreamBackup, reshape: Reshape) -> Resh
     def read() -> Iterator[pa.Table]:
         refs = segments_within(entry, reshape.cut)
         tasks = (partial(newest_in_segment, objects, ref, entry.name, keeping, rule=rule) for ref in refs)
-        with closing(in_order(tasks, _THREADS)) as found:
-            yield from found
+        with closing(in_order(tasks, _THREADS)) as batches:
+            yield from batches
 
     return replace(reshape, chosen=find_newest(rule, read))
 
@@ -137,8 +137,8 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
         if tally.kept.messages > before:
             holding.append(ref)
     counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
-    found = tally.numbered if reshape.renumber else KeptSequences(consumers.found, ())
-    kept = kept_from(entry, reshape.cut, counted, found, whole=consumers.whole)
+    numbered = tally.numbered if reshape.renumber else KeptSequences(consumers.found, ())
+    kept = kept_from(entry, reshape.cut, counted, numbered, whole=consumers.whole)
     # Other segments have no message that is sent, so they need not be read.
     kept = replace(kept, segments=tuple(holding))
     if not watched:
@@ -176,12 +176,12 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
     segments = segments_within(entry, cut)
     for part in parts_of(segments):
         if isinstance(part, SegmentRef) and share_of(part, cut) is KeptShare.SOME:
-            found = counting.count(part)
+            counted_part = counting.count(part)
         else:
-            found = _whole(part)
-        if found.kept.messages:
-            parts.append((part, found))
-    counted = _sum(one for _, one in parts)
+            counted_part = _whole(part)
+        if counted_part.kept.messages:
+            parts.append((part, counted_part))
+    counted = _sum(count for _, count in parts)
     if parts:
         extent = replace(counted.kept, first_ns=counting.first_ns(parts[0][0]), last_ns=counting.last_ns(parts[-1][0]))
         counted = replace(counted, cut=extent, kept=extent)

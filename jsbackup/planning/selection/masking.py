@@ -125,9 +125,11 @@ def of_unmasked(masks: Sequence[Mask], config: JsonObject, part: str) -> str:
 
 def unseen(masks: Sequence[Mask], counts: Iterable[MaskCount]) -> list[Mask]:
     """Return the masks that applied to no message of any stream."""
-    found = list(counts)
+    totals = list(counts)
     return [
-        mask for number, mask in enumerate(masks) if not any(count.seen.get(number) or count.dropped for count in found)
+        mask
+        for number, mask in enumerate(masks)
+        if not any(count.seen.get(number) or count.dropped for count in totals)
     ]
 
 
@@ -146,17 +148,17 @@ def about_sample(action: Action, tally: ReshapeTally, where: str) -> Iterator[Fi
     name, masks, config = action.entry.name, action.reshape.masks.masks, action.entry.config
     if not tally.came.messages:
         return
-    found = [*about_masks(name, config, masks, tally.masked, may_miss=action.may_miss)]
-    found += about_unseen(unseen(masks, [tally.masked]), may_miss=action.may_miss)
+    findings = [*about_masks(name, config, masks, tally.masked, may_miss=action.may_miss)]
+    findings += about_unseen(unseen(masks, [tally.masked]), may_miss=action.may_miss)
     if tally.masked.dropped and not tally.kept.messages:
-        found.append(about_nothing_kept(name, tally.came.messages, may_be_empty=action.may_be_empty))
-    for one in found:
-        yield Finding(name, Rule.SAMPLED, f"{where}: {one.reason}", _LATER if one.code else "")
+        findings.append(about_nothing_kept(name, tally.came.messages, may_be_empty=action.may_be_empty))
+    for finding in findings:
+        yield Finding(name, Rule.SAMPLED, f"{where}: {finding.reason}", _LATER if finding.code else "")
 
 
-def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:
-    """Return the finding for a selection that keeps none of the `had` messages of a stream."""
-    of_them = format_count(had, "message")
+def about_nothing_kept(stream: str, count: int, *, may_be_empty: bool) -> Finding:
+    """Return the finding for a selection that keeps none of the `count` messages of a stream."""
+    of_them = format_count(count, "message")
     if may_be_empty:
         return Finding(stream, Rule.NOTHING_KEPT, f"is restored empty: none of its {of_them} is kept")
     return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {of_them}", _EMPTY)
@@ -208,7 +210,7 @@ def obfuscated_entry(entry: StreamBackup, names: ObfuscatedNames) -> StreamBacku
         warnings=("what was backed up was not complete",) if entry.remarks else (),
         facts=(),
         read=None,
-        copied=tuple(_copied(one, names) for one in entry.copied),
+        copied=tuple(_copied(position, names) for position in entry.copied),
         lost=Losses(tuple(replace(span, cause="lost", subjects=(), extra={}) for span in entry.lost.spans)),
         state_extra={},
         extra={},
@@ -220,11 +222,16 @@ def _consumer(consumer: ConsumerBackup) -> ConsumerBackup:
     return replace(consumer, reason=reason, extra={}, state_extra={})
 
 
-def _copied(one: CopiedFrom, names: ObfuscatedNames) -> CopiedFrom:
+def _copied(position: CopiedFrom, names: ObfuscatedNames) -> CopiedFrom:
     def each(text: str) -> str:
         return "\f".join(map(names.destination, text.split("\f")))
 
-    return replace(one, origin=names.stream(one.origin), filter=each(one.filter), destination=each(one.destination))
+    return replace(
+        position,
+        origin=names.stream(position.origin),
+        filter=each(position.filter),
+        destination=each(position.destination),
+    )
 
 
 def obfuscated_source(source: Source, done: JsonObject) -> Source:
@@ -234,5 +241,5 @@ def obfuscated_source(source: Source, done: JsonObject) -> Source:
 
 def obfuscated_skipped(skipped: Iterable[SkippedStream], names: ObfuscatedNames) -> Iterator[SkippedStream]:
     """Yield skipped streams without the reasons, which name something."""
-    for one in skipped:
-        yield SkippedStream(names.stream(one.name), "was skipped by the original backup")
+    for skip in skipped:
+        yield SkippedStream(names.stream(skip.name), "was skipped by the original backup")

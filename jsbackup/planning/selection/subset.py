@@ -161,10 +161,10 @@ class Counted:
 
 
 class KeptSequences:
-    """Sequences of kept messages: those in `found`, and those within segments that are kept completely."""
+    """Sequences of kept messages: those in `kept`, and those within segments that are kept completely."""
 
-    def __init__(self, found: Container[int], whole: Sequence[SegmentRef]) -> None:
-        self._found = found
+    def __init__(self, kept: Container[int], whole: Sequence[SegmentRef]) -> None:
+        self._found = kept
         self._whole = whole
 
     def __contains__(self, sequence: object) -> bool:
@@ -302,5 +302,5 @@ def _set_back(before: ConsumerState, after: ConsumerState) -> str:
 
 
 def _forgotten(before: ConsumerState, after: ConsumerState) -> str:
-    gone = len(before.pending) - len(after.pending)
-    return f"not restored: {gone:,} of {format_count(len(before.pending), 'pending message')}" if gone else ""
+    forgotten = len(before.pending) - len(after.pending)
+    return f"not restored: {forgotten:,} of {format_count(len(before.pending), 'pending message')}" if forgotten else ""

@@ -73,9 +73,9 @@ def check_clock(name: str, whose: str, ahead_seconds: float, unsure_seconds: flo
     way = "ahead of" if ahead_seconds > 0 else "behind"
     if off <= _CLOCK_SECONDS:
         return Check.fine(name, f"the clock of {whose} agrees with this host's within {max(_CLOCK_SECONDS, 0):g} s")
-    found = f"the clock of {whose} is {off:.0f} s {way} ours"
+    sentence = f"the clock of {whose} is {off:.0f} s {way} ours"
     fix = "Synchronize both clocks with NTP."
-    return Check.problem(name, found, fix) if off > _CLOCK_PROBLEM_SECONDS else Check.warning(name, found, fix)
+    return Check.problem(name, sentence, fix) if off > _CLOCK_PROBLEM_SECONDS else Check.warning(name, sentence, fix)
 
 
 def examine_repository(
@@ -131,8 +131,8 @@ def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, pla
     if empty and plain and not purpose.restores:
         return Check.fine("repository", f"{store.location} is empty: the first backup makes a plain repository")
     if empty and plain and purpose is Purpose.ALL:
-        found = f"{store.location} is empty: the first backup makes a plain repository"
-        return Check.warning("repository", found, "Make one with 'jsbackup init', if it should be encrypted.")
+        sentence = f"{store.location} is empty: the first backup makes a plain repository"
+        return Check.warning("repository", sentence, "Make one with 'jsbackup init', if it should be encrypted.")
     return Check.problem("repository", error.message, fix, code=error.exit_code)
 
 
@@ -152,20 +152,20 @@ def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose
     descriptor = repository.descriptor
     if descriptor.authority is None:
         return [Check.fine("keys", "none are needed")]
-    found = _readers(repository)
+    checks = _readers(repository)
     if purpose.backs_up:
         try:
             repository.documents.ensure_writable()
-            found.append(Check.fine("keys", "valid, for backups", about="writer key"))
+            checks.append(Check.fine("keys", "valid, for backups", about="writer key"))
         except KeyUnavailable as error:
-            found.append(Check.failed("keys", error, "Give it with --writer-key FILE.", about="writer key"))
+            checks.append(Check.failed("keys", error, "Give it with --writer-key FILE.", about="writer key"))
     if purpose.restores and descriptor.recipient is not None:
         if repository.secret is not None:
-            found.append(Check.fine("keys", "valid, for restores", about="identity"))
+            checks.append(Check.fine("keys", "valid, for restores", about="identity"))
         else:
             missing = KeyUnavailable("nothing was given that reads messages", hint=NEEDS_IDENTITY)
-            found.append(Check.failed("keys", missing, NEEDS_IDENTITY, about="identity"))
-    return found or [Check.fine("keys", "none are needed for that")]
+            checks.append(Check.failed("keys", missing, NEEDS_IDENTITY, about="identity"))
+    return checks or [Check.fine("keys", "none are needed for that")]
 
 
 def _readers(repository: Repository) -> list[Check]:
@@ -176,7 +176,7 @@ def _readers(repository: Repository) -> list[Check]:
     except StoreError as error:
         return [Check.failed("keys", error, _REACH, about="readers")]
     code = IntegrityError.exit_code
-    return [Check.problem("keys", one.problem, fix, code=code, about="readers") for one in readers.broken]
+    return [Check.problem("keys", reader.problem, fix, code=code, about="readers") for reader in readers.broken]
 
 
 def _backups(repository: Repository, purpose: Purpose) -> Check:
@@ -219,8 +219,8 @@ def _writable(
     if probe.conditional_writes:
         once = Check.fine("create-only", "the store supports write-once")
     else:
-        found = "the store replaces objects, so jsbackup looks before it writes"
-        once = Check.warning("create-only", found, "Use a store that honours If-None-Match if several hosts write.")
+        sentence = "the store replaces objects, so jsbackup looks before it writes"
+        once = Check.warning("create-only", sentence, "Use a store that honours If-None-Match if several hosts write.")
     before = clock()
     try:
         now = store_now(store, random)
@@ -268,9 +268,9 @@ def _space(store: Store) -> list[Check]:
         free, total = store.room()
     except StoreError as error:
         return [Check.failed("space", error, fix)]
-    found = f"{free >> 20:,} MiB of {total >> 20:,} MiB are free"
+    sentence = f"{free >> 20:,} MiB of {total >> 20:,} MiB are free"
     if free < _LEAST_FREE_BYTES:
-        return [Check.problem("space", found, fix, code=StoreError.exit_code)]
+        return [Check.problem("space", sentence, fix, code=StoreError.exit_code)]
     if free < total * _FREE_SHARE:
-        return [Check.warning("space", found, fix)]
-    return [Check.fine("space", found)]
+        return [Check.warning("space", sentence, fix)]
+    return [Check.fine("space", sentence)]

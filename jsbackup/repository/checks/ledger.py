@@ -347,7 +347,7 @@ def _worth_keeping(findings: Findings, only: Set[bytes] | None) -> list[_Row]:
 
 
 def _put_rows(documents: Documents, key: str, rows: Iterable[_Row], *, now_seconds: int, tool: str) -> None:
-    found = [
+    row_list = [
         {
             "at": format_time(row.at_seconds * _NS),
             "level": row.level,
@@ -357,7 +357,7 @@ def _put_rows(documents: Documents, key: str, rows: Iterable[_Row], *, now_secon
         }
         for row in rows
     ]
-    _put(documents, key, {"created": format_time(now_seconds * _NS), "found": found}, tool)
+    _put(documents, key, {"created": format_time(now_seconds * _NS), "found": row_list}, tool)
 
 
 def _delete(documents: Documents, keys: Iterable[str]) -> None:
@@ -405,20 +405,20 @@ def choose_portion(
 
     Objects found damaged are added on top and do not count against the portion.
     """
-    there = {name: stocked for name, stocked in stock.items() if stocked.modified_seconds is not None}
-    total = sum(stocked.size for stocked in there.values())
-    chosen = {name for name in there if findings.is_damaged(name)}
+    dated = {name: stocked for name, stocked in stock.items() if stocked.modified_seconds is not None}
+    total = sum(stocked.size for stocked in dated.values())
+    chosen = {name for name in dated if findings.is_damaged(name)}
     taken = 0
     order = sorted(
         (findings.verified_seconds(name, stocked, level) or 0, name)
-        for name, stocked in there.items()
+        for name, stocked in dated.items()
         if name not in chosen
     )
     for _, name in order:
-        if portion.is_full(taken, there[name].size, total):
+        if portion.is_full(taken, dated[name].size, total):
             break
         chosen.add(name)
-        taken += there[name].size
+        taken += dated[name].size
     return frozenset(chosen)
 
 

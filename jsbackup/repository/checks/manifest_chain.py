@@ -68,8 +68,8 @@ def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
     gaps = {gap.backup: gap for gap in (*_by_chain(evidence), *_by_catalog(evidence))}
     if expect is not None and expect not in evidence.present and expect not in evidence.damaged:
         gaps.setdefault(expect, Gap(expect, layout.manifest_key(expect), "it was expected and is missing"))
-    found = [gaps[backup] for backup in sorted(gaps)]
-    return [Gap("", "", warning) for warning in evidence.warnings] + found
+    missing = [gaps[backup] for backup in sorted(gaps)]
+    return [Gap("", "", warning) for warning in evidence.warnings] + missing
 
 
 def check_links(evidence: Evidence) -> list[Gap]:
@@ -102,10 +102,10 @@ def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
 def _by_catalog(evidence: Evidence) -> Iterator[Gap]:
     catalog = evidence.catalog
     for entry in catalog.entries if catalog else ():
-        found = evidence.present.get(entry.id)
-        if found is None and entry.id not in evidence.damaged:
+        present = evidence.present.get(entry.id)
+        if present is None and entry.id not in evidence.damaged:
             yield _gap(entry.id, "it was removed, but not by jsbackup: the catalog of backups names it", entry.sha256)
-        elif found is not None and found.sha256 != entry.sha256:
+        elif present is not None and present.sha256 != entry.sha256:
             problem = "its manifest was replaced: it is not the one that the catalog of backups names"
             yield _gap(entry.id, problem, entry.sha256)
 
@@ -127,9 +127,9 @@ def _by_chain(evidence: Evidence) -> Iterator[Gap]:
         previous = entry.previous
         if entry.id in covered or previous is None:
             continue
-        found = evidence.present.get(previous)
-        if found is not None:
-            if entry.previous_sha256 not in (None, found.sha256):
+        present = evidence.present.get(previous)
+        if present is not None:
+            if entry.previous_sha256 not in (None, present.sha256):
                 problem = f"its manifest was replaced: it is not the one that backup {entry.id} follows"
                 yield _gap(previous, problem, entry.previous_sha256)
         elif previous not in evidence.damaged and (head is None or previous > head):

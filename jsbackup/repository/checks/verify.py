@@ -320,7 +320,7 @@ class Verifier:
 
     def _look_at_stream_pages(self, manifest: Manifest) -> Iterator[Problem]:
         """Yield what is wrong with the pages that list the streams. Reading the manifest has read the others."""
-        unlisted = {id_of(one.page): one for one in manifest.unlisted}
+        unlisted = {id_of(group.page): group for group in manifest.unlisted}
         refs = {id_of(page): page for page in manifest.stream_pages}
         self._look_up(refs)
         for name, ref in refs.items():
@@ -368,8 +368,8 @@ class Verifier:
             self._look_up(refs)
             weights = [weight_of(ref) for ref in self._due_of(refs).values()]
             due += len(weights)
-            size += sum(one for one, _ in weights)
-            messages += sum(one for _, one in weights)
+            size += sum(size_weight for size_weight, _ in weights)
+            messages += sum(message_weight for _, message_weight in weights)
         if due:
             self._progress.start(stream.name, size, messages)
         try:
@@ -534,6 +534,8 @@ def _look_at(objects: Objects, stream: StreamBackup) -> list[Problem]:
     return problems
 
 
-def _common_prefix(one: str, other: str) -> str:
-    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:length]
+def _common_prefix(text: str, other: str) -> str:
+    length = next(
+        (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other))
+    )
+    return text[:length]

@@ -80,8 +80,8 @@ def check_readers(repository: Repository) -> list[Flaw]:
     be listed.
     """
     readers = examine_readers(repository.store, repository.descriptor, lenient=True)
-    found = [Flaw(reader.key, f"{reader.problem}; {AGAIN_FROM_COPY}") for reader in readers.broken]
-    return [*found, *(Flaw(key, f"{key} {NOT_LISTED}") for key in readers.unlisted)]
+    flaws = [Flaw(reader.key, f"{reader.problem}; {AGAIN_FROM_COPY}") for reader in readers.broken]
+    return [*flaws, *(Flaw(key, f"{key} {NOT_LISTED}") for key in readers.unlisted)]
 
 
 def lost_readers(repository: Repository) -> tuple[str, ...]:

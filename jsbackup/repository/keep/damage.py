@@ -95,12 +95,12 @@ def _suspects(repository: Repository, backups: Collection[str]) -> set[str]:
     """Return the backups that were damaged when they were last verified."""
     for most in (_FEW, _MANY):
         outcomes = read_runs(VerifyOutcome, repository.documents, most)
-        whole = next((at for at, one in enumerate(outcomes) if one.everything), None)
+        whole = next((at for at, outcome in enumerate(outcomes) if outcome.everything), None)
         if whole is not None or len(outcomes) < most:
             break
     # Every run looks whether all objects of its backups are there, at whatever level, and if it reads only a part.
     recent = outcomes if whole is None else outcomes[: whole + 1]
-    named = {backup for one in recent for backup in one.damaged}
+    named = {backup for outcome in recent for backup in outcome.damaged}
     return set(backups) if any(map(_is_cut, recent)) else named & set(backups)
 
 

@@ -80,8 +80,8 @@ def plan_by_policy(
         damaged |= contradicted(repository.documents, manifests)
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
     decisions, damaged = _decide_surely(absent_objects(repository), decide, damaged)
-    others = {one.backup for one in decisions.kept if one.of_others}
-    unreadable = tuple(one for one in inventory.unreadable if one.id not in others)
+    others = {decision.backup for decision in decisions.kept if decision.of_others}
+    unreadable = tuple(decision for decision in inventory.unreadable if decision.id not in others)
     if others and not any(summary.profile == profile for summary in inventory.summaries):
         notes.append(f"no backup was made for profile {profile}: what others were made for, its policy does not remove")
     return ForgetPlan(decisions, unreadable, (*inventory.warnings, *notes), tuple(sorted(damaged - others)))
@@ -97,8 +97,8 @@ def _decide_surely(
     looked_at = frozenset[str]()
     while True:
         decisions = decide(damaged=damaged)
-        groups = {one.group for one in decisions.removed}
-        displacing = {one.backup for one in decisions.kept if one.displaces and one.group in groups}
+        groups = {decision.group for decision in decisions.removed}
+        displacing = {decision.backup for decision in decisions.kept if decision.displaces and decision.group in groups}
         absent = absent_objects.backups_with(displacing - damaged - looked_at)
         if not absent:
             return decisions, damaged
@@ -113,18 +113,18 @@ def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
         JsBackupError: one of them is held.
     """
     catalog, warnings = newest_catalog(repository.documents)
-    there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
+    ids = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
     named = set(backups)
-    if not named <= set(there):  # a lost backup that only its successor names can be given up, too
-        there = sorted({*there, *(gap.backup for gap in find_missing(repository.documents))})
-    for backup in sorted(named.difference(there)):
+    if not named <= set(ids):  # a lost backup that only its successor names can be given up, too
+        ids = sorted({*ids, *(gap.backup for gap in find_missing(repository.documents))})
+    for backup in sorted(named.difference(ids)):
         raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
     for backup in sorted(named & held_backups(repository)):
         raise _is_held(backup, find_hold(repository, backup))
     return ForgetPlan(
         Decisions(
-            kept=tuple(KeptBackup(backup, "", ("not named",)) for backup in there if backup not in named),
-            removed=tuple(RemovedBackup(backup, "", "named") for backup in there if backup in named),
+            kept=tuple(KeptBackup(backup, "", ("not named",)) for backup in ids if backup not in named),
+            removed=tuple(RemovedBackup(backup, "", "named") for backup in ids if backup in named),
         ),
         warnings=warnings,
     )
@@ -154,25 +154,25 @@ def remove_decided(repository: Repository, decisions: Decisions) -> Decisions:
     if not decisions.removed:
         return decisions
     # In a signed repository, a catalog without them proves that they were forgotten, not lost.
-    generation = write_catalog(repository.documents, without=[one.backup for one in decisions.removed])
-    kept, gone = list(decisions.kept), list[RemovedBackup]()
-    for one in sorted(decisions.removed, key=lambda one: one.backup):
+    generation = write_catalog(repository.documents, without=[decision.backup for decision in decisions.removed])
+    kept, removed_backups = list(decisions.kept), list[RemovedBackup]()
+    for decision in sorted(decisions.removed, key=lambda decision: decision.backup):
         try:
-            if is_held(repository, one.backup):
-                kept.append(KeptBackup(one.backup, one.group, ("held",)))
+            if is_held(repository, decision.backup):
+                kept.append(KeptBackup(decision.backup, decision.group, ("held",)))
                 continue
-            repository.documents.delete(layout.manifest_key(one.backup))
+            repository.documents.delete(layout.manifest_key(decision.backup))
         except ObjectLocked:
-            kept.append(KeptBackup(one.backup, one.group, (LOCKED_REASON,)))
+            kept.append(KeptBackup(decision.backup, decision.group, (LOCKED_REASON,)))
             continue
         except StoreError as error:
             removed = format_count(len(decisions.removed), "backup")
-            done = f"{len(gone)} of {removed} removed; run it again to remove the others."
-            raise error.with_more_hint(done).with_facts(removed=len(gone)) from error.__cause__
-        _log.info("removed backup %s: %s", one.backup, one.reason)
-        gone.append(one)
+            done = f"{len(removed_backups)} of {removed} removed; run it again to remove the others."
+            raise error.with_more_hint(done).with_facts(removed=len(removed_backups)) from error.__cause__
+        _log.info("removed backup %s: %s", decision.backup, decision.reason)
+        removed_backups.append(decision)
     try:
-        settle_catalog(repository.documents, generation, [one.backup for one in gone])
+        settle_catalog(repository.documents, generation, [decision.backup for decision in removed_backups])
     except JsBackupError as error:  # the backups are gone, and there is hardly ever anything to do
         _log.warning("the catalog of backups could not be read again: %s", error.message)
-    return Decisions(tuple(sorted(kept, key=lambda one: one.backup)), tuple(gone))
+    return Decisions(tuple(sorted(kept, key=lambda decision: decision.backup)), tuple(removed_backups))

@@ -308,13 +308,13 @@ def store_now(store: Store, random: Callable[[int], bytes]) -> float:
 
 def leases_among(infos: Iterable[ObjectInfo]) -> list[SeenLease]:
     """Return leases, each with the keys of all its generations; `infos` are in order."""
-    found: dict[str, SeenLease] = {}
+    seen: dict[str, SeenLease] = {}
     for info in infos:
         key = layout.parse_lease_key(info.key)
         if key is not None:
-            before = found[key.id].keys if key.id in found else ()
-            found[key.id] = SeenLease(key, info.modified_seconds, (*before, info.key))
-    return list(found.values())
+            before = seen[key.id].keys if key.id in seen else ()
+            seen[key.id] = SeenLease(key, info.modified_seconds, (*before, info.key))
+    return list(seen.values())
 
 
 def delete_all(store: Store, keys: Iterable[str]) -> None:
@@ -637,11 +637,11 @@ def unlock_leases(store: Store, wanted: Collection[str], now_seconds: float, *, 
         UsageError: there is no such lease.
         StoreError: the store does not answer.
     """
-    found = list_leases(store)
-    if unknown := sorted(set(wanted) - {seen.key.id for seen in found}):
+    leases = list_leases(store)
+    if unknown := sorted(set(wanted) - {seen.key.id for seen in leases}):
         raise UsageError(f"no lease {unknown[0]}", hint="See 'jsbackup unlock' for those there are.")
     outcomes = []
-    for seen in found:
+    for seen in leases:
         outcome = _looked_at(store, seen, now_seconds)
         is_over = not outcome.live or (outcome.process_gone and late_seconds_of(store) == 0)
         if (not wanted or seen.key.id in wanted) and (force or is_over):

@@ -142,9 +142,9 @@ def apply_policy(
     kept: list[KeptBackup] = []
     removed: list[RemovedBackup] = []
     others = _of_others(inventory, profile)
-    for one in inventory.unreadable:
-        reasons = (f"cannot be read: {one.error.message}", *_held(one.id, held))
-        kept.append(KeptBackup(one.id, "", reasons, of_others=one.id in others))
+    for decision in inventory.unreadable:
+        reasons = (f"cannot be read: {decision.error.message}", *_held(decision.id, held))
+        kept.append(KeptBackup(decision.id, "", reasons, of_others=decision.id in others))
     groups: dict[tuple[str, ...], list[_Backup]] = {}
     hollow = hollow_backups(inventory.summaries)
     for summary in inventory.summaries:
@@ -165,14 +165,15 @@ def apply_policy(
         decided = _decide_all(policy, backups, damaged)
         if grouping is not Grouping.SELECTION:
             _keep_what_no_other_has(decided, damaged)
-        for backup, found in decided:
-            reasons = (*found.kept, *_held(backup.id, held))
+        for backup, verdict in decided:
+            reasons = (*verdict.kept, *_held(backup.id, held))
             if reasons:
-                kept.append(KeptBackup(backup.id, group, reasons, found.displaces))
+                kept.append(KeptBackup(backup.id, group, reasons, verdict.displaces))
             else:
-                removed.append(RemovedBackup(backup.id, group, "; ".join(found.missed)))
+                removed.append(RemovedBackup(backup.id, group, "; ".join(verdict.missed)))
     return Decisions(
-        tuple(sorted(kept, key=lambda one: one.backup)), tuple(sorted(removed, key=lambda one: one.backup))
+        tuple(sorted(kept, key=lambda decision: decision.backup)),
+        tuple(sorted(removed, key=lambda decision: decision.backup)),
     )
 
 
@@ -181,17 +182,17 @@ def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
 
     Of a backup that cannot be read, the catalog may still say that.
     """
-    listed = (*inventory.summaries, *(one.summary for one in inventory.unreadable if one.summary is not None))
-    if not profile or not any(one.profile for one in listed):
+    listed = (*inventory.summaries, *(other.summary for other in inventory.unreadable if other.summary is not None))
+    if not profile or not any(other.profile for other in listed):
         return {}
     sources = {origin_of(summary) for summary in inventory.summaries if summary.profile == profile}
-    found = {}
-    for one in listed:
-        if one.profile and one.profile != profile:
-            found[one.id] = f"made for profile {one.profile}"
-        elif not one.profile and origin_of(one) not in sources:
-            found[one.id] = f"of a source that profile {profile} does not back up"
-    return found
+    others = {}
+    for other in listed:
+        if other.profile and other.profile != profile:
+            others[other.id] = f"made for profile {other.profile}"
+        elif not other.profile and origin_of(other) not in sources:
+            others[other.id] = f"of a source that profile {profile} does not back up"
+    return others
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +252,15 @@ def _keep_what_no_other_has(decided: Sequence[tuple[_Backup, _Found]], damaged: 
     newest: dict[tuple[str, ...], tuple[_Backup, _Found]] = {}
     for pair in sound:
         newest.setdefault(group_of(pair[0].summary, Grouping.SELECTION), pair)
-    for narrow, (one, found) in newest.items():
-        if found.kept:
+    for narrow, (backup, verdict) in newest.items():
+        if verdict.kept:
             continue
         for other, its in sound:
-            if its.kept and other.complete and other.id > one.id and can_replace(other.summary, one.summary):
+            if its.kept and other.complete and other.id > backup.id and can_replace(other.summary, backup.summary):
                 its.displaces = True
                 break
         else:
-            found.keep(f"no newer backup that stays covers {', '.join(narrow)}")
+            verdict.keep(f"no newer backup that stays covers {', '.join(narrow)}")
 
 
 def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> list[tuple[_Backup, _Found]]:
@@ -269,30 +270,30 @@ def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[st
     newest_sound = next(iter(sound), None)
     newest_complete = next((backup for backup in sound if backup.complete), None)
     decided = [(backup, _Found([], [])) for backup in newest_first]
-    for backup, found in decided:
+    for backup, verdict in decided:
         if backup.complete and _newer(newest_complete, backup) is backup:
-            found.keep("newest complete backup")
+            verdict.keep("newest complete backup")
         elif _newer(newest_sound, backup) is backup:
-            found.keep(f"newest backup, {'which found no stream' if backup.hollow else 'partial'}")
+            verdict.keep(f"newest backup, {'which found no stream' if backup.hollow else 'partial'}")
     for name, count, period_of in _rules(policy):
         if count:
             _apply_count(name, count, period_of, decided, damaged=damaged)
-    for backup, found in decided:
+    for backup, verdict in decided:
         if policy.within_seconds:
             complete = _newer(newest_complete, backup) if backup.complete else newest_complete
-            _apply_within(policy.within_seconds, complete or _newer(newest_sound, backup), backup, found)
+            _apply_within(policy.within_seconds, complete or _newer(newest_sound, backup), backup, verdict)
         for tag in policy.tags:
             if tag.matches(backup.summary):
-                found.kept.append(f"tag {tag}")
+                verdict.kept.append(f"tag {tag}")
             else:
-                found.missed.append(f"no tag {tag}")
+                verdict.missed.append(f"no tag {tag}")
         if backup.id in damaged:
-            found.damage()
+            verdict.damage()
     return decided
 
 
-def _newer(one: _Backup | None, other: _Backup) -> _Backup:
-    return other if one is None or one.id < other.id else one
+def _newer(backup: _Backup | None, other: _Backup) -> _Backup:
+    return other if backup is None or backup.id < other.id else backup
 
 
 _PeriodOf = Callable[[_Backup], str]
@@ -325,33 +326,33 @@ def _apply_count(
         for backup, _ in members:
             keeper = keeper if backup.id in damaged else _keeper(keeper, backup)
         label = name if name == "last" else f"{name} {period}"
-        for backup, found in members:
+        for backup, verdict in members:
             kept = _keeper(keeper, backup)
             if complete == count or (partial == count and not kept.complete):
-                found.missed.append(f"{name}: {count} newer kept")
+                verdict.missed.append(f"{name}: {count} newer kept")
             elif kept is not backup:
-                found.missed.append(f"{label}: {kept.id} kept")
+                verdict.missed.append(f"{label}: {kept.id} kept")
             else:
-                found.keep(f"{label} ({f'{complete + 1} of {count}' if kept.complete else 'partial, not counted'})")
+                verdict.keep(f"{label} ({f'{complete + 1} of {count}' if kept.complete else 'partial, not counted'})")
         if keeper is not None and complete < count:
             complete += keeper.complete
             partial += not keeper.complete and partial < count
 
 
-def _keeper(one: _Backup | None, other: _Backup) -> _Backup:
+def _keeper(backup: _Backup | None, other: _Backup) -> _Backup:
     """Return which of two backups of a period is kept."""
-    if one is None or one.complete == other.complete:
-        return _newer(one, other)
-    return one if one.complete else other
+    if backup is None or backup.complete == other.complete:
+        return _newer(backup, other)
+    return backup if backup.complete else other
 
 
-def _apply_within(seconds: float, newest: _Backup, backup: _Backup, found: _Found) -> None:
+def _apply_within(seconds: float, newest: _Backup, backup: _Backup, verdict: _Found) -> None:
     oldest_ns = newest.created_ns - round(seconds * 1_000_000_000)
     span = f"{_span(seconds)} before {newest.id}"
     if backup.created_ns >= oldest_ns:
-        found.kept.append(f"within {span}")
+        verdict.kept.append(f"within {span}")
     else:
-        found.missed.append(f"within: older than {span}")
+        verdict.missed.append(f"within: older than {span}")
 
 
 def _span(seconds: float) -> str:

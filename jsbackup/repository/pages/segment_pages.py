@@ -83,8 +83,8 @@ def decode_page(data: bytes, page: PageRef) -> tuple[Part, ...]:
     if not parts or any(_level_of(part) != page.level - 1 for part in parts):
         fields.wrong("parts", f"a list of parts of level {page.level - 1}")
     level = fields.number("level", 0, _MAX_LEVEL)
-    found = page_of(level, parts, key=page.key, name=page.name, size=page.size, sha256=page.sha256)
-    if found != page or folder != folder_of(page):
+    decoded = page_of(level, parts, key=page.key, name=page.name, size=page.size, sha256=page.sha256)
+    if decoded != page or folder != folder_of(page):
         raise FormatError(f"page {page.key} is not the one that is named: its totals differ")
     return parts
 

@@ -90,7 +90,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
         "read": reading_to_json(stream.read),
-        **({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {}),
+        **({"copied": [_copied_to_json(copied) for copied in stream.copied]} if stream.copied else {}),
         **({"lost": losses_to_json(stream.lost)} if stream.lost != Losses() else {}),
         **({"life": stream.life} if stream.life else {}),
         **({"facts": facts_to_json(stream.facts)} if stream.facts else {}),
@@ -215,7 +215,7 @@ def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> Stre
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
         read=reading_from_json(fields.optional("read")),
-        copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
+        copied=tuple(_copied(copied) for copied in fields.each("copied")) if fields.get("copied") is not None else (),
         lost=_losses(fields.optional("lost")),
         life=time_from_json(fields, "life") if fields.get("life") is not None else "",
         facts=tuple(map(_fact, fields.each("facts"))) if fields.get("facts") is not None else (),
@@ -229,9 +229,9 @@ def stream_from_json(fields: DocumentFields, pages: SegmentPages | None) -> Stre
     return stream
 
 
-def _is_home(found: str, folder: str) -> bool:
-    """Return whether an object in `found` can belong to the stream whose folder in a plain repository is `folder`."""
-    return found == folder or layout.is_hidden_folder(found)
+def _is_home(home: str, folder: str) -> bool:
+    """Return whether an object in `home` can belong to the stream whose folder in a plain repository is `folder`."""
+    return home == folder or layout.is_hidden_folder(home)
 
 
 def reading_to_json(reading: Reading | None) -> JsonObject | None:

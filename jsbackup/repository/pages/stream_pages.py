@@ -249,19 +249,19 @@ class StreamPages(PageStore[StreamPageRef, StreamBackup]):
         self._stores += 1
         if self._stores % LOOK_EVERY == 0:
             self._forget_missing()
-        there: dict[str, bool] = {}
-        return tuple(page for some in _pages_of(streams) for page in self._stored(some, there))
+        checked: dict[str, bool] = {}
+        return tuple(page for some in _pages_of(streams) for page in self._stored(some, checked))
 
-    def _stored(self, streams: Sequence[StreamBackup], there: dict[str, bool]) -> Iterator[StreamPageRef]:
-        known = self._known(streams, there)
+    def _stored(self, streams: Sequence[StreamBackup], checked: dict[str, bool]) -> Iterator[StreamPageRef]:
+        known = self._known(streams, checked)
         if known is not None:
             yield known
             return
         data, raw_bytes = _encoded(streams)
         if raw_bytes > MOST_BYTES and len(streams) > 1:
             half = len(streams) // 2
-            yield from self._stored(streams[:half], there)
-            yield from self._stored(streams[half:], there)
+            yield from self._stored(streams[:half], checked)
+            yield from self._stored(streams[half:], checked)
             return
         page = _page_of(streams, **self._put(layout.STREAMS_FOLDER, self._name(data), data))
         with self._lock:  # so a process that stores for days needs no more than for the newest backup
@@ -270,21 +270,21 @@ class StreamPages(PageStore[StreamPageRef, StreamBackup]):
         self._keep(page, self._decode(data, page))
         yield page
 
-    def _known(self, streams: Sequence[StreamBackup], there: dict[str, bool]) -> StreamPageRef | None:
-        """Return the stored page that lists exactly these streams, if one is known to exist. `there` has the backups
+    def _known(self, streams: Sequence[StreamBackup], checked: dict[str, bool]) -> StreamPageRef | None:
+        """Return the stored page that lists exactly these streams, if one is known to exist. `checked` has the backups
         that were looked for.
         """
         with self._lock:
             page = self._by_first.get(streams[0].name)
-            found = self._kept.get(page, ()) if page else ()
+            kept = self._kept.get(page, ()) if page else ()
             backup = self._named_by.get(page, "") if page else ""
-        if not backup or len(found) != len(streams) or not all(map(_is_same, found, streams)):
+        if not backup or len(kept) != len(streams) or not all(map(_is_same, kept, streams)):
             return None
         if page is None or self._objects.is_damaged(page):
             return None
-        if backup not in there:
-            there[backup] = self._has_backup(backup)
-        return page if there[backup] else None
+        if backup not in checked:
+            checked[backup] = self._has_backup(backup)
+        return page if checked[backup] else None
 
     def _forget_missing(self) -> None:
         """Forget the pages that are not there any more, with their size. Raises StoreError.
@@ -292,9 +292,9 @@ class StreamPages(PageStore[StreamPageRef, StreamBackup]):
         Nothing but a fault removes them, so they are only looked for now and then: a request lists a thousand.
         """
         _, infos = self._documents.list_beside(layout.STREAMS)
-        there = {(info.key, info.size) for info in infos}
+        present = {(info.key, info.size) for info in infos}
         with self._lock:
-            for page in [page for page in self._kept if (page.key, page.size) not in there]:
+            for page in [page for page in self._kept if (page.key, page.size) not in present]:
                 self._drop(page)
 
     def _keep(self, page: StreamPageRef, listed: tuple[StreamBackup, ...]) -> None:
@@ -340,14 +340,14 @@ def _end_of_digest(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[-4:], "big")
 
 
-def _is_same(one: StreamBackup, other: StreamBackup) -> bool:
+def _is_same(stream: StreamBackup, other: StreamBackup) -> bool:
     """Whether both have the same entry in a page.
 
     A server never writes a number where it wrote a truth value, which would be equal here.
     """
-    if _kept_of(one) != _kept_of(other) or _held(one.captured) != _held(other.captured):
+    if _kept_of(stream) != _kept_of(other) or _held(stream.captured) != _held(other.captured):
         return False
-    parts, others = parts_of(one.segments), parts_of(other.segments)
+    parts, others = parts_of(stream.segments), parts_of(other.segments)
     return parts is others or list(parts) == list(others)
 
 

@@ -618,11 +618,13 @@ def _about_gone(repository: Repository, chosen: _Candidate, wanted: Wanted, *, n
     for backup in before[: -_MOST_READ - 1 : -1]:
         manifest = read_if_possible(repository, backup)
         names = [] if manifest is None else sorted(stream.name for stream in manifest.streams)
-        gone = [name for name in names if name not in known and wanted.asks(name)]
-        if manifest is None or not gone:
+        absent = [name for name in names if name not in known and wanted.asks(name)]
+        if manifest is None or not absent:
             continue
-        known.update(gone)
-        streams, them = (f"streams {_some(gone)} are", "them") if len(gone) > 1 else (f"stream {gone[0]} is", "it")
+        known.update(absent)
+        streams, them = (
+            (f"streams {_some(absent)} are", "them") if len(absent) > 1 else (f"stream {absent[0]} is", "it")
+        )
         made = f"{backup}, made {manifest.created[:19]}Z"
         yield f"{streams} not in {last.id}; the newest backup that has {them} is {made}"
 

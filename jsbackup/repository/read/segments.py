@@ -66,8 +66,8 @@ def checked_batches(data: bytes, ref: SegmentRef) -> Iterator[MessageBatch]:
         digester.update(batch)
         yield batch
     expected = (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint)
-    found = (first, last, digester.messages, digester.raw_bytes, digester.segment_digest, digester.stream_digest)
-    if found != expected or (ref.gaps and ref.gaps != gaps.hex):
+    totals = (first, last, digester.messages, digester.raw_bytes, digester.segment_digest, digester.stream_digest)
+    if totals != expected or (ref.gaps and ref.gaps != gaps.hex):
         raise DigestMismatch(
             f"segment {ref.key} holds {digester.messages} messages, sequences {first} to {last}, "
             f"which are not the {ref.messages} that the manifest names"

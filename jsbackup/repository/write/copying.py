@@ -339,9 +339,9 @@ class CopyReport:
     skipped_objects: int
 
 
-def is_replica(one: Repository, other: Repository) -> bool:
+def is_replica(repository: Repository, other: Repository) -> bool:
     """Return whether both have the same identity, so that objects sealed and signed in one are valid in the other."""
-    a, b = one.descriptor, other.descriptor
+    a, b = repository.descriptor, other.descriptor
     return (a.id, a.authority, a.recipient) == (b.id, b.authority, b.recipient)
 
 

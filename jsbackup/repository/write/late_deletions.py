@@ -41,8 +41,8 @@ def messages_to_remove(
     limit = config.get("max_msgs_per_subject") or 0
     if not late.doubtful or limit < 1:
         return late.certain
-    gone = [s for s in _explained(late.doubtful, limit, segments, reader) if s not in late.certain]
-    return late.certain | SequenceSet(sorted(gone))
+    removed = [s for s in _explained(late.doubtful, limit, segments, reader) if s not in late.certain]
+    return late.certain | SequenceSet(sorted(removed))
 
 
 def _explained(
@@ -71,7 +71,7 @@ def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: 
     `limit` is how many messages of each subject the stream keeps, 0 for all. Raises KeyUnavailable and IntegrityError
     if a segment cannot be read.
     """
-    gone: list[int] = []
+    removed: list[int] = []
     newer: dict[bytes, int] = {}  # subjects of messages after `after`, with the number of newer ones seen
     rolled_up: set[bytes] = set()
     all_rolled_up = False
@@ -81,13 +81,13 @@ def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: 
             if sequence > after:
                 newer.setdefault(subject, 0)
             if all_rolled_up or subject in rolled_up or (limit and newer.get(subject, -1) >= limit):
-                gone.append(sequence)
+                removed.append(sequence)
             elif subject in newer:
                 newer[subject] += 1
-            if sequence > after and (found := roll_up_of(headers or b"")):
+            if sequence > after and (roll_up := roll_up_of(headers or b"")):
                 rolled_up.add(subject)
-                all_rolled_up = all_rolled_up or found == "all"
-    return SequenceSet(reversed(gone))
+                all_rolled_up = all_rolled_up or roll_up == "all"
+    return SequenceSet(reversed(removed))
 
 
 def roll_up_of(headers: bytes) -> Literal["sub", "all", ""]:

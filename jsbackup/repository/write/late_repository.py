@@ -160,17 +160,17 @@ class MakingStore:
             return self._make().descriptor
         except UsageError as occupied:  # someone may have been faster
             try:
-                found = Repository.open(self._store)
+                repository = Repository.open(self._store)
             except RepositoryNotFound:
                 raise occupied from None
-            if found.descriptor.authority is not None:
+            if repository.descriptor.authority is not None:
                 raise
             if any(seen.key.exclusive for seen in list_leases(self._store)):
                 raise RepositoryLocked(
                     f"{self.location} has become a repository meanwhile, and is being pruned",
                     hint="Run it again.",
                 ) from None
-            return found.descriptor
+            return repository.descriptor
 
     def _at(self, key: str) -> Store:
         """Return the store that has, or would have, an object of this key."""

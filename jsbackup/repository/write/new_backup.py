@@ -64,7 +64,7 @@ def previous_streams(
     Raises:
         StoreError: the backups cannot be listed.
     """
-    found: dict[str, StreamBackup] = {}
+    streams: dict[str, StreamBackup] = {}
     missing = dict(incarnations)
     candidates = _candidates(repository, origin) if among is None else _newest_of_each_kind(among, _has_messages)
     for backup in islice(candidates, _LOOK_BACK):
@@ -72,21 +72,21 @@ def previous_streams(
             if missing.get(stream.name) == stream.incarnation and stream.archive_format is not ArchiveFormat.CONFIG:
                 del missing[stream.name]
                 if stream.archive_format is not ArchiveFormat.OPAQUE:
-                    found[stream.name] = stream
+                    streams[stream.name] = stream
         if not missing:
             break
-    return found
+    return streams
 
 
 def imported_streams(repository: Repository) -> dict[tuple[str, str], StreamBackup]:
     """Return the streams of the newest imports, by name and incarnation."""
-    found: dict[tuple[str, str], StreamBackup] = {}
+    streams: dict[tuple[str, str], StreamBackup] = {}
     imports = _newest_of_each_kind(_summaries(repository), lambda summary: summary.imported is not None)
     for backup in islice(imports, _LOOK_BACK):
         for stream in _streams_of(repository, backup):
             if stream.archive_format is not ArchiveFormat.CONFIG:
-                found.setdefault((stream.name, stream.incarnation), stream)
-    return found
+                streams.setdefault((stream.name, stream.incarnation), stream)
+    return streams
 
 
 def _candidates(repository: Repository, origin: Origin | None) -> Iterator[str]:
@@ -194,7 +194,7 @@ class NewBackup:
             previous=previous,
             selection=self.selection,
             ended=format_time(self.clock_ns()),
-            stored_bytes=sum(one.stored_bytes for one in stored),
+            stored_bytes=sum(stream.stored_bytes for stream in stored),
         )
         return with_streams(manifest, stored, failures)
 
@@ -203,7 +203,9 @@ def with_streams(manifest: Manifest, stored: Sequence[StoredStream], failures: S
     """Return the manifest with these streams: partial if one failed, or is incomplete."""
     return replace(
         manifest,
-        result=BackupResult.PARTIAL if failures or any(one.incomplete for one in stored) else BackupResult.COMPLETE,
-        streams=tuple(one.stream for one in stored),
+        result=BackupResult.PARTIAL
+        if failures or any(stream.incomplete for stream in stored)
+        else BackupResult.COMPLETE,
+        streams=tuple(stream.stream for stream in stored),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
     )

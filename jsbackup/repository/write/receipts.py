@@ -96,9 +96,9 @@ class Receipts:
                 runs.setdefault(key.run, []).append((key, info))
                 if key.run == self._run:
                     self._generation = key.generation
-        newest = sorted(runs.values(), key=lambda found: found[-1][1].modified_seconds, reverse=True)
-        for found in newest[:_MOST_READ]:
-            receipt = self._read([info.key for _, info in found])
+        newest = sorted(runs.values(), key=lambda run: run[-1][1].modified_seconds, reverse=True)
+        for run in newest[:_MOST_READ]:
+            receipt = self._read([info.key for _, info in run])
             if receipt is not None:
                 yield receipt
 
@@ -120,20 +120,22 @@ class Receipts:
         """Return lists of segments of a stream that may be stored, newest first: of this run, of earlier ones, of its
         last backup.
         """
-        found = [(one.created_ns, one.segments[folder]) for one in self._earlier if folder in one.segments]
+        segments = [
+            (receipt.created_ns, receipt.segments[folder]) for receipt in self._earlier if folder in receipt.segments
+        ]
         if previous is not None:
-            found.append((parse_time(previous.captured.begun, f"stream {previous.name}"), previous.segments))
-        found.sort(key=lambda one: one[0], reverse=True)
+            segments.append((parse_time(previous.captured.begun, f"stream {previous.name}"), previous.segments))
+        segments.sort(key=lambda receipt: receipt[0], reverse=True)
         with self._lock:
             noted = tuple(self._noted.get(folder, ()))
-        return [refs for refs in (noted, *(refs for _, refs in found)) if refs]
+        return [refs for refs in (noted, *(refs for _, refs in segments)) if refs]
 
     def note(self, ref: SegmentRef) -> None:
         """Note that a segment is in the store. Puts a receipt when one is due; a failed put is not an error."""
         with self._lock:
             refs = self._noted.setdefault(folder_of(ref), [])
-            start = bisect_left(refs, ref.first_seq, key=lambda one: one.last_seq)
-            stop = bisect_right(refs, ref.last_seq, key=lambda one: one.first_seq)
+            start = bisect_left(refs, ref.first_seq, key=lambda segment: segment.last_seq)
+            stop = bisect_right(refs, ref.last_seq, key=lambda segment: segment.first_seq)
             refs[start:stop] = [ref]  # replaces those of an earlier attempt
             self._unlisted_bytes += ref.bytes
             if self._unlisted_bytes >= max(_EVERY_BYTES, self._listed_bytes // _EVERY_PART):
@@ -171,7 +173,7 @@ class Receipts:
         """Delete the receipts that only list streams in `folders`, which a manifest names now."""
         spent = list(self._keys) if self._noted.keys() <= set(folders) else []
         spent += self._taken_over
-        spent += [key for one in self._earlier if one.segments.keys() <= set(folders) for key in one.keys]
+        spent += [key for receipt in self._earlier if receipt.segments.keys() <= set(folders) for key in receipt.keys]
         try:
             for key in spent:
                 self._documents.delete(key)

@@ -367,22 +367,22 @@ def stored_segments(objects: Objects, folder: str, *lists: Iterable[SegmentRef])
     """
     named = [readable(refs) for refs in lists]
     sizes = {info.key: info.size for info in objects.store.list(f"{folder}/")} if any(named) else {}
-    found: list[SegmentRef] = []
+    segments: list[SegmentRef] = []
     for refs in named:
-        there = [ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES]
-        there = [ref for ref in there if not objects.is_damaged(ref)]
-        there.sort(key=lambda ref: ref.first_seq)
-        if all(before.last_seq < after.first_seq for before, after in pairwise(there)):
-            found += list(_beside(found, there))
-            found.sort(key=lambda ref: ref.first_seq)
-    return found
+        present = [ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES]
+        present = [ref for ref in present if not objects.is_damaged(ref)]
+        present.sort(key=lambda ref: ref.first_seq)
+        if all(before.last_seq < after.first_seq for before, after in pairwise(present)):
+            segments += list(_beside(segments, present))
+            segments.sort(key=lambda ref: ref.first_seq)
+    return segments
 
 
-def _beside(found: Sequence[SegmentRef], more: Iterable[SegmentRef]) -> Iterator[SegmentRef]:
-    """Yield those of `more` that overlap no segment of `found`. Neither list overlaps itself; both are in order."""
+def _beside(segments: Sequence[SegmentRef], more: Iterable[SegmentRef]) -> Iterator[SegmentRef]:
+    """Yield those of `more` that overlap no segment of `segments`. Neither list overlaps itself; both are in order."""
     for ref in more:
-        at = bisect_left(found, ref.first_seq, key=lambda one: one.last_seq)
-        if ref.first_seq <= ref.last_seq and (at == len(found) or ref.last_seq < found[at].first_seq):
+        at = bisect_left(segments, ref.first_seq, key=lambda segment: segment.last_seq)
+        if ref.first_seq <= ref.last_seq and (at == len(segments) or ref.last_seq < segments[at].first_seq):
             yield ref
 
 
@@ -694,8 +694,8 @@ class SegmentWriter:
             return
         lost = max(ref.messages - run.extent.messages, 1)
         if front and run.extent.first_seq > ref.first_seq:
-            gone = self._gone_bytes + ref.bytes - run.extent.bytes
-            self._settle(run, self._cuts.front(run.extent.bytes, gone))
+            unused_bytes = self._gone_bytes + ref.bytes - run.extent.bytes
+            self._settle(run, self._cuts.front(run.extent.bytes, unused_bytes))
         else:
             self._settle(run, self._cuts.thinned(run.extent.bytes, lost))
 
@@ -713,7 +713,7 @@ class SegmentWriter:
             self._store(run, sizes)
             return
         self._window.append(run)
-        count = self._cuts.joined([one.extent for one in self._window])
+        count = self._cuts.joined([segment.extent for segment in self._window])
         if count > 1:
             joined = HeldRun.of(self._window[-count:])
             self._window[-count:] = [joined]

@@ -61,5 +61,5 @@ def marker_rows(column: pa.Array) -> pa.BooleanArray:
         return near
     # Blocks of markers are alike: each is looked at once.
     encoded = column.filter(near).dictionary_encode()
-    gone = [operation_of(block) is not KeyOperation.PUT for block in encoded.dictionary.to_pylist()]
-    return pc.replace_with_mask(near, near, pa.array(gone, pa.bool_()).take(encoded.indices))
+    is_marker = [operation_of(block) is not KeyOperation.PUT for block in encoded.dictionary.to_pylist()]
+    return pc.replace_with_mask(near, near, pa.array(is_marker, pa.bool_()).take(encoded.indices))

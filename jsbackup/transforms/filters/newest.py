@@ -58,8 +58,10 @@ class NewestRule:
 
 def rows_of_subjects(batch: MessageBatch, rule: NewestRule) -> pa.Table:
     """Return the rows of a batch of messages, in the schema `NEWEST_SCHEMA`. It has sequences and `rule.columns`."""
-    gone = marker_rows(batch.column("headers")) if rule.compact else pa.nulls(batch.num_rows, pa.bool_())
-    return pa.table([batch.column("subject").cast(pa.binary()), batch.column("sequence"), gone], schema=NEWEST_SCHEMA)
+    is_marker = marker_rows(batch.column("headers")) if rule.compact else pa.nulls(batch.num_rows, pa.bool_())
+    return pa.table(
+        [batch.column("subject").cast(pa.binary()), batch.column("sequence"), is_marker], schema=NEWEST_SCHEMA
+    )
 
 
 def newest_rows(rows: pa.Table, rule: NewestRule) -> pa.Table:
@@ -105,10 +107,10 @@ class NewestFinder:
     def sequences(self) -> pa.Int64Array:
         """Return the sequences to keep so far, rising."""
         self._merge()
-        found = self._found
+        table = self._found
         if self.rule.compact:
-            found = found.filter(pc.invert(found.column("gone")))
-        kept = found.column("sequence").combine_chunks()
+            table = table.filter(pc.invert(table.column("gone")))
+        kept = table.column("sequence").combine_chunks()
         return kept.take(pc.sort_indices(kept))
 
     def _within(self, rows: pa.Table) -> pa.Table:

@@ -40,9 +40,9 @@ class RisingSequences:
     @classmethod
     def of(cls, rising: pa.Int64Array) -> RisingSequences:
         """Return the set of these, which rise."""
-        found = cls()
-        found.add(rising)
-        return found
+        made = cls()
+        made.add(rising)
+        return made
 
     def __len__(self) -> int:
         return self._chunks[-1].before + self._chunks[-1].count if self._chunks else 0
@@ -70,19 +70,19 @@ class RisingSequences:
 
     def within(self, first: int, last: int) -> RisingSequences:
         """Return the members from `first` to `last`, both included."""
-        found = RisingSequences()
+        part = RisingSequences()
         at = max(0, bisect_right(self._firsts, first) - 1)
         while at < len(self._chunks) and self._chunks[at].first <= last:
             chunk = self._chunks[at]
             if first <= chunk.first and chunk.last <= last:
-                found._chunks.append(chunk._replace(before=len(found)))
-                found._firsts.append(chunk.first)
+                part._chunks.append(chunk._replace(before=len(part)))
+                part._firsts.append(chunk.first)
             elif chunk.last >= first:
                 whole = self._unpack(at)
                 start, stop = _place(whole, first), _place(whole, last + 1)
-                found.add(whole.slice(start, max(0, stop - start)))
+                part.add(whole.slice(start, max(0, stop - start)))
             at += 1
-        return found
+        return part
 
     def array(self) -> pa.Int64Array:
         """Return all members, eight bytes each."""
@@ -111,21 +111,21 @@ class RisingSequences:
 
     def _unpack(self, at: int) -> pa.Int64Array:
         chunk = self._chunks[at]
-        found = self._unpacked.get(at)
-        if found is None:
+        sequences = self._unpacked.get(at)
+        if sequences is None:
             if chunk.steps:
                 steps = pa.Array.from_buffers(
                     pa.int64(), chunk.count - 1, [None, pa.py_buffer(zlib.decompress(chunk.steps))]
                 )
             else:
                 steps = pa.repeat(pc.int64_array([1])[0], chunk.count - 1)
-            found = pc.cumulative_sum(pa.concat_arrays([pc.int64_array([chunk.first]), steps]))
+            sequences = pc.cumulative_sum(pa.concat_arrays([pc.int64_array([chunk.first]), steps]))
             if len(self._unpacked) >= _UNPACKED:
                 del self._unpacked[next(iter(self._unpacked))]
-            self._unpacked[at] = found
-        return found
+            self._unpacked[at] = sequences
+        return sequences
 
 
 def _place(rising: pa.Int64Array, sequence: int) -> int:
     """Return how many are below the sequence."""
-    return bisect_left(rising, sequence, key=lambda one: one.as_py())
+    return bisect_left(rising, sequence, key=lambda scalar: scalar.as_py())

@@ -96,7 +96,7 @@ _WRITES = ("writer_key", "writer_key_command", "expect_signer")
 
 TO_OPTIONS = [
     for_second(option, (option.help or "").replace("JSBACKUP_", "JSBACKUP_TO_").replace("--s3-", "--to-s3-"))
-    for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]
+    for option in [*S3_OPTIONS, *(option for option in KEY_OPTIONS if option.name in _WRITES)]
 ]
 
 
@@ -269,9 +269,9 @@ def _copy_changed(
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
     place, target_place = place_given(shared), place_given(to)
     source, keys = open_with_keys(shared)
-    here, there = (os.path.realpath(each.store().location) for each in (place, target_place))
+    here, target_path = (os.path.realpath(each.store().location) for each in (place, target_place))
     # Buckets of two servers may have the same name.
-    if here == there and (place.folder is not None or place.s3.endpoint == target_place.s3.endpoint):
+    if here == target_path and (place.folder is not None or place.s3.endpoint == target_place.s3.endpoint):
         target, target_place, notes = source, place, list[str]()
     else:
         target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=may_make)
@@ -350,9 +350,9 @@ def _open_target(
     """
     assert to.repo is not None
     store, own_keys = store_at(to.repo, to), keys_of(to)
-    here, there = (os.path.realpath(each.location) for each in (source.store, store))
+    here, target_path = (os.path.realpath(each.location) for each in (source.store, store))
     one_server = s3_of(shared).endpoint == s3_of(to).endpoint or "://" not in source.store.location
-    if one_server and (here == there or there.startswith(f"{here}/") or here.startswith(f"{there}/")):
+    if one_server and (here == target_path or target_path.startswith(f"{here}/") or here.startswith(f"{target_path}/")):
         raise UsageError(
             f"{source.store.location} would be copied into itself, or one of the two is inside the other",
             hint="Name another one with --to-repo.",
@@ -390,23 +390,23 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> lis
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
     done = follow_keys(source.store, target.store, source.descriptor, given)
-    here, there = source.store.location, target.store.location
+    here, target_location = source.store.location, target.store.location
     if done.readers:
         _log.warning(
             "the readers of %s can read %s from now on, too; 'jsbackup key remove' takes readers away",
             ", ".join(done.readers),
-            there,
+            target_location,
         )
     sentences = (
-        (f"brought to {there}", (*done.writers, *done.readers), ""),
+        (f"brought to {target_location}", (*done.writers, *done.readers), ""),
         (
-            f"the list of readers of {there} is not older than that of {here}, and does not name these key files, "
-            "which were not brought",
+            f"the list of readers of {target_location} is not older than that of {here}, and does not name these key "
+            "files, which were not brought",
             done.left,
             "; 'jsbackup key add' there lets their readers read it",
         ),
         (
-            f"{there} has readers' key files that no list of readers names",
+            f"{target_location} has readers' key files that no list of readers names",
             done.only_there,
             "; if their readers were removed, take them away with 'jsbackup key remove' there, too",
         ),

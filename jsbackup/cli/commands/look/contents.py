@@ -782,8 +782,8 @@ def _versions(
                 "digest": entry.digest,
                 "link": None if link is None else {"bucket": link.bucket, "name": link.name or None},
             }
-        first_backup, last_backup, gone = _backups(each)
-        rows.append((at, what, size, digest, first_backup, last_backup, gone))
+        first_backup, last_backup, lost = _backups(each)
+        rows.append((at, what, size, digest, first_backup, last_backup, lost))
         held = {"backups": list(each.backups), "gone": each.gone or None}
         versions.append({"origin": each.origin, "sequence": each.sequence, "time": at, **about, **held})
     header = ["TIME", "WHAT", ">SIZE", "DIGEST", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]

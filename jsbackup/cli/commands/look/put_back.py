@@ -76,7 +76,7 @@ def _result(report: PutBackReport, *, dry_run: bool) -> Result:
         "chosen": len(plan.messages),
         **{action.replace(" ", "_"): count for action, count in counts.items()},
         "replaced": report.replaced,
-        "twice": [list(one) for one in report.twice],
+        "twice": [list(sequences) for sequences in report.twice],
         "messages": rows,
         "blocked": [error.message for error in plan.blocked],
         "notes": [*plan.notes, *report.notes],
@@ -231,7 +231,7 @@ def put_back(
             wanted = [WantedBackup(backup, (glob,), silent=silent) for glob in globs]
         else:
             wanted = [WantedBackup(backup, silent=silent)]
-        finder = first_found([make_finder(shared, repository, one).early() for one in wanted])
+        finder = first_found([make_finder(shared, repository, choice).early() for choice in wanted])
         run = PutBackRun(connection, options, dry_run, backup == LATEST, progress)
         try:
             report = run_loop(run_put_back(run, repository, finder))

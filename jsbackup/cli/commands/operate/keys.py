@@ -147,14 +147,16 @@ _PROBED = {
 
 def _recipients(texts: Sequence[str]) -> list[Recipient]:
     """Return the recipients that are given, or are in a file: one a line, `#` begins a comment."""
-    found = []
+    recipients = []
     for text in texts:
         if not os.path.isfile(text):  # noqa: PTH113 - Path.is_file() raises for a long SSH key
-            found.append(parse_recipient(text))
+            recipients.append(parse_recipient(text))
             continue
         lines = [line for line in read_file(Path(text), "file of recipients").splitlines() if line.strip()]
-        found += [parse_recipient(line) for line in lines if not line.lstrip().startswith("#")] or [parse_recipient("")]
-    return found
+        recipients += [parse_recipient(line) for line in lines if not line.lstrip().startswith("#")] or [
+            parse_recipient("")
+        ]
+    return recipients
 
 
 def _passphrase(file: str | None) -> str | None:

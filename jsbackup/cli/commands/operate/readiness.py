@@ -111,8 +111,8 @@ class _DoctorCommand(Command):
         checks = [Check.failed("config", problem.with_message(said), "Correct it.") for said, problem in told.items()]
         exposed = sorted({key for profile in profiles for key in profile.exposed})
         if exposed:
-            found = f"{path} can be read by others and holds secrets ({', '.join(exposed)})"
-            checks.append(Check.warning("config", found, f"chmod 600 {path}"))
+            sentence = f"{path} can be read by others and holds secrets ({', '.join(exposed)})"
+            checks.append(Check.warning("config", sentence, f"chmod 600 {path}"))
         return checks or [Check.fine("config", f"{path}: {', '.join(profile.name for profile in profiles)}")]
 
 
@@ -137,8 +137,8 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     repository for a test are removed. A permission for certain streams only counts as denied.
     """
     what = Purpose(purpose)
-    there = [*_server(shared, what), *_repository(shared, what)] if usable else []
-    checks = [*profiles, *there, _kernel(), _java()]
+    results = [*_server(shared, what), *_repository(shared, what)] if usable else []
+    checks = [*profiles, *results, _kernel(), _java()]
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     rows = [
         {
