@@ -192,7 +192,7 @@ def asked_by(
 def chosen_by(
     called: str, subject: str | Sequence[str] | None, how: MessageConditions, kind: type[MessageConditions]
 ) -> Reshape:
-    """Return what keeps the messages that are chosen. Raises as `asked_by`."""
+    """Return what keeps the messages that are chosen. Raises UsageError; TypeError for an unknown name."""
     return change_options(asked_by(called, how, kind, subject=subject or ()), ()).reshape
 
 

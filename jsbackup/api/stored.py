@@ -547,8 +547,9 @@ class Stream:
         return self._bucket.value(key, edge_of(at)).value
 
     def keys(self, pattern: str = ">", *, at: Moment | None = None) -> dict[str, int]:
-        """Return the keys of this bucket that had a value, with their revisions. Raises as `value`; IncompleteError,
-        whose `result` has those that are known, if there may have been others, or it is not known of some.
+        """Return the keys of this bucket that had a value, with their revisions. Raises UsageError, IntegrityError,
+        KeyUnavailable, StoreError; IncompleteError, whose `result` has those that are known, if there may have been
+        others, or it is not known of some.
         """
         edge, bucket = edge_of(at), self._bucket
         listed = bucket.keys(edge, pattern)
@@ -558,11 +559,17 @@ class Stream:
         return revisions
 
     def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
-        """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
+        """Return the revisions of a key of this bucket, oldest first.
+
+        Raises UsageError, IncompleteError, IntegrityError, KeyUnavailable, StoreError.
+        """
         return list(self._bucket.revisions(key, edge_of(at)))
 
     def objects(self) -> list[StoredFile]:
-        """Return the files of this object store, without deleted ones. Raises as `value`."""
+        """Return the files of this object store, without deleted ones.
+
+        Raises UsageError, IncompleteError, IntegrityError, KeyUnavailable, StoreError.
+        """
         return self._object_store.entries()[0]
 
     def read_object(self, name: str) -> Iterator[bytes]:

@@ -96,7 +96,7 @@ class Library:
 
     def status(self, *, fresh: bool = False) -> TakenStatus:
         """Return the status, that of a second ago at most if it is to be `fresh`, and nothing read before is used any
-        more. Raises as `Repository.check_there` and `take_status`.
+        more. Raises RepositoryNotFound, IntegrityError, KeyUnavailable, StoreError.
         """
         with self._looking:
             if fresh:
@@ -115,8 +115,8 @@ class Library:
             return self._status
 
     def manifest(self, backup: str) -> Manifest:
-        """Return the manifest of an id, the start of one, or `latest`. Raises as `Repository.choose` and
-        `Repository.check_there`, and UsageError if it was forgotten.
+        """Return the manifest of an id, the start of one, or `latest`. Raises IntegrityError,
+        KeyUnavailable, StoreError, and UsageError if it is ambiguous, or was forgotten.
         """
         with self._lock:
             known = self._manifests.get(backup)

@@ -360,7 +360,7 @@ def read_creds(text: str, path: str) -> CredsFile:
 
 def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
     """Return the account's seed in a file, or all below a folder; and sentences about files that have none. Seeds of
-    users and operators are passed over. Raises as `find_creds`.
+    users and operators are passed over. Raises UsageError if the folder cannot be read, or has none.
     """
 
     def read(path: Path) -> AccountSeed | None:

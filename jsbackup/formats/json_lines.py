@@ -114,7 +114,7 @@ def decode_line(line: bytes) -> JsonLine:
 
 
 def _read(line: bytes) -> Any:
-    """Return the value in a line. Raises as `decode_line`."""
+    """Return the value in a line. Raises FormatError, UsageError."""
     try:
         return read_json(line, "it", max_bytes=len(line), unique_names=True)
     except FormatError as error:

@@ -153,7 +153,7 @@ def wanted_rows(
 
 def in_parallel(task: Callable[[SegmentRef], T], refs: Iterable[SegmentRef]) -> Generator[T, None, None]:
     """Yield the result of the task for each segment, in order. A few are worked on ahead, more of them if the first
-    ones are small. Raises as the task.
+    ones are small. Raises the errors of the task.
     """
     iterator = iter(refs)
     first = list(islice(iterator, _FOR_SMALL))

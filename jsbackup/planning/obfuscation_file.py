@@ -55,7 +55,7 @@ def read_key_file(path: Path) -> ObfuscatedNames:
 
 
 def names_of_file(path: Path) -> ObfuscatedNames:
-    """Return the names of a key file, or of a new secret if there is no such file. Raises as `read_key_file`."""
+    """Return the names of a key file, or of a new secret if there is no such file. Raises UsageError, FormatError."""
     if path.name == "-":
         raise UsageError("the key file - is not the name of a file", hint="It is read and written: name a file.")
     if os.path.lexists(path):

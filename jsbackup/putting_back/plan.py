@@ -381,8 +381,8 @@ def object_prefix(stream: str) -> str:
 
 
 async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> PutBackPlan:
-    """Return the plan with the file. Raises as `make_plan`; IntegrityError also if the file in the backup is not whole,
-    or does not have its digest.
+    """Return the plan with the file. Raises NatsError, StoreError, KeyUnavailable; IntegrityError also if the file in
+    the backup is not whole, or does not have its digest.
     """
     name, target = plan.options.object_name or "", plan.target
     bucket = ObjectBucket(objects, plan.manifest, plan.entry)

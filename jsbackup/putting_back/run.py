@@ -114,7 +114,10 @@ async def run_put_back(run: PutBackRun, repository: Repository, backup: Manifest
 
 
 async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest: Manifest) -> PutBackPlan:
-    """Return the plan, by another backup where this one cannot say what keys were. Raises as `make_plan`."""
+    """Return the plan, by another backup where this one cannot say what keys were.
+
+    Raises UsageError, IncompleteError, PlanRefused, IntegrityError, NatsError, StoreError.
+    """
     plan, problem = None, None
     try:
         plan = await make_plan(
@@ -220,7 +223,10 @@ async def in_turn(js: JetStream, stream: str) -> AsyncIterator[None]:
 
 
 async def write_in_turn(js: JetStream, chosen: ChosenMessages, plan: PutBackPlan, run: PutBackRun) -> PutBackReport:
-    """Write what is planned and was not put back since. Raises as `in_turn` and `write_messages`."""
+    """Write what is planned and was not put back since.
+
+    Raises TargetConflict, IntegrityError, NatsError, StoreError.
+    """
     async with in_turn(js, plan.target.name):
         since = plan.target.state.last_seq + 1
         came, _ = await arrivals_at(js, plan, await js.stream(plan.target.name), since)

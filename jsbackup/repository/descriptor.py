@@ -248,7 +248,10 @@ _MAX_DESCRIPTOR_BYTES = 1 << 20
 
 
 def read_descriptor(store: Store) -> Descriptor:
-    """Return the descriptor. Raises as `Repository.open`."""
+    """Return the descriptor.
+
+    Raises RepositoryNotFound, IntegrityError, KeyUnavailable, UnsupportedError, StoreError.
+    """
     data = fetch_descriptor(store)
     try:
         return decode_descriptor(data)

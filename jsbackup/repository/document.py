@@ -86,7 +86,7 @@ def decode_document(data: Data, what: str) -> DocumentFields:
 
 
 def seal_in(data: Data, what: str) -> str:
-    """Return the checksum in a document, which is not compared. Raises as `decode_document`."""
+    """Return the checksum in a document, which is not compared. Raises FormatError."""
     return DocumentFields(read_object(data, what, max_bytes=MAX_DOCUMENT_BYTES, max_depth=_MAX_DEPTH), what).hex256(
         _SEAL
     )
@@ -205,7 +205,7 @@ class Envelope(Protocol):
         """Raise `KeyUnavailable` without the key that is needed to sign documents."""
 
     def wrap(self, key: str, data: Data) -> Data:
-        """Return the bytes to store. Raises as `ensure_writable`."""
+        """Return the bytes to store. Raises KeyUnavailable without a key for writing."""
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         """Return the document in the stored bytes.

@@ -358,7 +358,7 @@ class Objects:
         self._damaged: Mapping[str, frozenset[bytes]] | None = None  # by folder; those of "" are in each
 
     def get_ready(self) -> None:
-        """Prepare a location that is not ready yet, before much data waits to be stored. Raises as a put."""
+        """Prepare a location that is not ready yet, before much data waits to be stored. Raises StoreError."""
         if isinstance(self.store, LateStore):
             self.store.get_ready()
 
@@ -388,7 +388,10 @@ class Objects:
         self.found_damaged[id_of(ref)] = folder_of(ref)
 
     def put_once(self, key: str, data: Data) -> StoredObject:
-        """Store `data`, sealed, under a key that names it; `key` is that of its content. Raises as `put_named`."""
+        """Store `data`, sealed, under a key that names it; `key` is that of its content.
+
+        Raises IntegrityError, StoreError.
+        """
         return put_named(self.store, key, self.sealing.seal(data))
 
     def fetch_stored(self, key: str, size: int, sha256: str) -> bytes:

@@ -253,7 +253,8 @@ class Repository:
     def paged(self, manifest: Manifest) -> Manifest:
         """Return the manifest as it is stored here: with pages of long lists of segments and streams, which are stored.
 
-        Streams of an import stay in the manifest, as its selection follows from them. Raises as `SegmentPages.store`.
+        Streams of an import stay in the manifest, as its selection follows from them. Raises IntegrityError,
+        KeyUnavailable, StoreError.
         """
         before = self._paged
         if before is not None and before.streams is manifest.streams:
@@ -282,7 +283,10 @@ class Repository:
             raise RepositoryNotFound(f"another repository is at {self.store.location} now", hint=hint)
 
     def renewed(self) -> Repository:
-        """Return the same repository, which keeps nothing of what was read before. Raises as `check_there`."""
+        """Return the same repository, which keeps nothing of what was read before.
+
+        Raises RepositoryNotFound, IntegrityError, StoreError.
+        """
         self.check_there()
         return self.over(self.store)
 
@@ -330,8 +334,8 @@ class Repository:
         return take_inventory(self.documents, wanted)
 
     def resolve(self, text: str) -> str:
-        """Return the id that `text` means (`latest`, or the start of an id). Raises as `choose`; a full id is not
-        looked up.
+        """Return the id that `text` means (`latest`, or the start of an id). Raises UsageError, IntegrityError,
+        StoreError; a full id is not looked up.
         """
         if layout.is_backup_id(text):
             return text
@@ -358,7 +362,10 @@ class Repository:
             return []
 
     def find(self, text: str) -> Manifest:
-        """Return the manifest of the backup that `text` means. Raises as `choose`."""
+        """Return the manifest of the backup that `text` means.
+
+        Raises UsageError, IntegrityError, KeyUnavailable, UnsupportedError, StoreError.
+        """
         return self.choose(text).manifest
 
     def choose(
@@ -412,7 +419,10 @@ class Repository:
 
 
 def _opened_access(store: Store, descriptor: Descriptor, keys: GivenKeys) -> Access:
-    """Return what the keys open. A plain repository imports no cryptography. Raises as `open_access`."""
+    """Return what the keys open. A plain repository imports no cryptography.
+
+    Raises KeyUnavailable, IntegrityError, UsageError, StoreError.
+    """
     if descriptor.authority is None and keys == NO_KEYS:
         return Access()
     from jsbackup.repository.crypto.opening import open_access

@@ -67,7 +67,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes], *, replace: bool, for_all:
 @contextmanager
 def made_elsewhere(path: Path, *, replace: bool) -> Iterator[Path]:
     """Provide a name in the same folder, with the same ending, for others to write to; the file gets its own name if
-    that succeeds. Raises as `write_new_file`.
+    that succeeds. Raises UsageError if it exists and is not to be replaced, JsBackupError if it cannot be written.
     """
     check_new_file(path, replace=replace)
     target = Path(os.path.realpath(path))

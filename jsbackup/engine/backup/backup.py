@@ -402,7 +402,7 @@ async def run_backup(run: BackupRun, lease: leases.Lease) -> BackupReport:
 
 @with_own_threads
 async def begin_backup(run: BackupRun, lease: leases.Lease) -> BegunBackup:
-    """Begin a backup whose streams will be read elsewhere. Raises as `run_backup`."""
+    """Begin a backup whose streams will be read elsewhere. Raises UsageError, UnsupportedError, NatsError."""
     async with _begun(run, lease) as begun:
         return begun
 

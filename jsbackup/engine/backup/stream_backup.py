@@ -368,7 +368,10 @@ class StreamCapture:
         reusable: Sequence[SegmentRef],
         start: Callable[[int, int], None],
     ) -> Stored | Whole:
-        """Store what is new since the previous backup, of which `kept` is in the store. Raises as `take_increment`."""
+        """Store what is new since the previous backup, of which `kept` is in the store.
+
+        Raises NatsError, IntegrityError, StoreError.
+        """
         assert self.previous is not None
         joined = await take_increment(
             self.js,

@@ -205,7 +205,10 @@ def newest_message_ns(streams: Sequence[StreamBackup]) -> int | None:
 
 @with_own_threads
 async def run_drill(run: RestoreRun, repository: Repository, manifest: Manifest, nodes: int) -> RestoreReport:
-    """Wait for the servers, restore an adapted manifest and prove it. Raises as `run_restore`."""
+    """Wait for the servers, restore an adapted manifest and prove it.
+
+    Raises PlanRefused, IntegrityError, NatsError, StoreError.
+    """
     await _wait_ready(run.connection, nodes)
     return await run_restore(run, repository, manifest)
 

@@ -192,7 +192,7 @@ class CloneSource:
     def reshaped(
         self, batches: Iterable[pa.RecordBatch], tally: ReshapeTally | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Return the messages as they are sent. Raises as `Reshape.apply`."""
+        """Return the messages as they are sent. Raises PlanRefused, UsageError, FormatError."""
         if not self.reshape:
             return iter(batches)
         if self.newest is not None:

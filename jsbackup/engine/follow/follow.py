@@ -79,7 +79,7 @@ class HeldLeases:
         self._held: list[HeldLease] = []
 
     async def take(self) -> HeldLease:
-        """Take another lease. Raises as `hold`."""
+        """Take another lease. Raises RepositoryLocked, StoreError."""
         stack = ExitStack()
         try:
             held = HeldLease(await in_thread(stack.enter_context, self._hold()), stack)

@@ -145,7 +145,7 @@ class Link:
         return await wire.request(subject, payload, self._seconds(timeout), headers)
 
     async def api(self, request: Request, timeout: float | None = None) -> JsonObject:
-        """Send a request to JetStream and check its answer. Raises as `request`, ApiError, or FormatError."""
+        """Send a request to JetStream and check its answer. Raises NatsError, ApiError, or FormatError."""
         message = await self.request(request.subject, request.payload, timeout)
         return decode_response(message.data, request.response_type, request.subject)
 
@@ -161,7 +161,7 @@ class Link:
     async def denial(self, subject: str, payload: bytes) -> NatsPermissionDenied | None:
         """Send a request without waiting for its answer; return the denial if it is not allowed.
 
-        Uses the existing connection. Raises as `publish` and `flush`.
+        Uses the existing connection. Raises NatsError.
         """
         wire = self._wire
         with wire.conversation.expecting(subject) as (reply, answer):

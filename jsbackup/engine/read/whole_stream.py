@@ -488,7 +488,10 @@ S = TypeVar("S", bound=Sink)
 async def read_with_attempts(
     source: WholeSource, info: StreamInfo, make_sink: Callable[[], S]
 ) -> tuple[S, WholeReading]:
-    """Read the stream into a new sink for each attempt; return the last one. Raises as `read_whole`."""
+    """Read the stream into a new sink for each attempt; return the last one.
+
+    Raises IntegrityError, TransferError, NatsError, UnsupportedError, FormatError.
+    """
 
     async def read(limits: CaptureLimits, unsupported: UnsupportedError | None) -> tuple[S, WholeReading]:
         sink = make_sink()

@@ -108,7 +108,7 @@ _AHEAD_BYTES = 4 << 20  # one batch, as read from segments
 
 
 def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
-    """Return the planned consumers with their complete state. Raises as `pending_acks.load_consumer`."""
+    """Return the planned consumers with their complete state. Raises IntegrityError, KeyUnavailable, StoreError."""
     whole = []
     backups = {action.reshape.consumer_name(consumer.name): consumer for consumer in action.entry.consumers}
     for planned in action.consumers:
@@ -478,7 +478,10 @@ async def deliver(
     *,
     limits: TransmitLimits,
 ) -> None:
-    """Send what `archive` makes, with a new sender from `begin` for each attempt. Raises as `transmit`."""
+    """Send what `archive` makes, with a new sender from `begin` for each attempt.
+
+    Raises TransferError, TargetConflict, ApiError, NatsError.
+    """
     attempt = 1
     while True:
         sender = begin()
@@ -584,7 +587,7 @@ class Supply(Protocol):
         """Return the stream's configuration until it is complete."""
 
     async def has_last(self, action: Action, state: StreamState) -> bool:
-        """Return whether the last message of a stream in `state` is one of those to be restored. Raises as `send`."""
+        """Return whether the last message of a stream in `state` is one of those to be restored. Raises NatsError."""
 
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. If this raises, everything that could be removed at the target was removed."""

@@ -261,7 +261,7 @@ class BackupWalk:
         ).without_replaced()
 
     def run(self) -> None:
-        """Take what is new. Raises as `read`, `sequences` and `told`."""
+        """Take what is new. Raises the errors of `read`, `sequences` and `told`."""
         unknown = [backup for backup in self._there if not self._start.knows(backup)]
         # First the one that was read in part: the position is within it.
         unknown.sort(key=lambda backup: (backup != self._start.backup, backup))

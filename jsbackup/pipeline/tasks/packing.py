@@ -49,7 +49,7 @@ class PagedRun:
         return cls(part, part.bytes + segments * OPENING_BYTES)
 
     def segments(self, repository: Repository) -> Iterator[SegmentRef]:
-        """Yield them. Raises as `SegmentPages.read`."""
+        """Yield them. Raises IntegrityError, KeyUnavailable, StoreError."""
         if isinstance(self.part, SegmentRef):
             yield self.part
             return
@@ -69,7 +69,7 @@ def packed_runs(
     """Return for each task the runs that it reads, each with what its stream is called here; all in order.
 
     `cores` are those that do it, 0 if unknown. With `most_tasks` tasks become larger rather than much more than these.
-    Raises as `SegmentPages.read`.
+    Raises IntegrityError, KeyUnavailable, StoreError.
     """
     streams_with_runs = [
         (name, segments, [PagedRun.of(part) for part in parts_of(segments)]) for name, segments in streams

@@ -106,7 +106,10 @@ _log = logging.getLogger(__name__)
 
 
 def reshaped_messages(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> Iterator[MessageBatch]:
-    """Yield the messages of a stream as they are sent. Raises as `read_stream` and `Reshape.apply`."""
+    """Yield the messages of a stream as they are sent.
+
+    Raises IntegrityError, KeyUnavailable, StoreError, PlanRefused.
+    """
     batches = read_stream(objects, replace(entry, segments=segments_within(entry, reshape.cut)))
     return reshape.apply(batches, stream=entry.name, secret=secret) if reshape else batches
 

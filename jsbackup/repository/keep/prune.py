@@ -191,7 +191,10 @@ class NamedObjects:
         self._add_streams(manifest.streams)
 
     def read_pages(self, threads: int) -> None:
-        """Read the pages that were added, and those that they list. Raises as `StreamPages.read_all`."""
+        """Read the pages that were added, and those that they list.
+
+        Raises IntegrityError, KeyUnavailable, StoreError.
+        """
         while self._unread_streams:
             some = [self._unread_streams.popitem()[1] for _ in range(min(len(self._unread_streams), _AT_ONCE))]
             self._add_streams(self._pages.read_all(some))

@@ -145,7 +145,10 @@ class PageStore(ABC, Generic[AnyPage, Item]):
 
     @abstractmethod
     def _decode(self, data: bytes, page: AnyPage) -> tuple[Item, ...]:
-        """Return what the stored page lists. Raises as `opened`, also if it is not the page that is named."""
+        """Return what the stored page lists.
+
+        Raises FormatError, also if it is not the page that is named, and UnsupportedError.
+        """
 
     def read(self, page: AnyPage) -> tuple[Item, ...]:
         """Return what a page lists.

@@ -316,7 +316,7 @@ class SegmentPages(PageStore[PageRef, Part]):
     def store(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return the same segments with all pages of a long list stored; a short list as a tuple.
 
-        Pages of this repository that stay as they are are not read. Raises as `read`, and StoreError.
+        Pages of this repository that stay as they are are not read. Raises IntegrityError, KeyUnavailable, StoreError.
         """
         if len(segments) <= UNPAGED:
             return tuple(segments)
@@ -325,7 +325,10 @@ class SegmentPages(PageStore[PageRef, Part]):
         return self.list_of(arrange(parts, self.read, partial(self._store_page, folder_of(parts[0]))))
 
     def arranging(self, folder: str) -> _Arranging:
-        """Return what stores the pages of a list in this folder while its parts come. Raises as `store`."""
+        """Return what stores the pages of a list in this folder while its parts come.
+
+        Raises IntegrityError, KeyUnavailable, StoreError.
+        """
         return _Arranging(self.read, partial(self._store_page, folder))
 
     def _limit(self, page: PageRef) -> int:
@@ -376,7 +379,7 @@ class ListWriter:
         self._arranging: _Arranging | None = None
 
     def add(self, segments: Iterable[SegmentRef]) -> None:
-        """Add the next segments, all in one folder. Raises as `SegmentPages.store`."""
+        """Add the next segments, all in one folder. Raises IntegrityError, KeyUnavailable, StoreError."""
         for ref in segments:
             if self._arranging is not None:
                 self._arranging.add(ref)

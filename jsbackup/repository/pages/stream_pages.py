@@ -209,8 +209,8 @@ class StreamPages(PageStore[StreamPageRef, StreamBackup]):
     ) -> Iterator[StreamBackup]:
         """Yield the streams of some pages, as captured at no known time (`captured_as`).
 
-        Raises as `read`; if `broken` is given, a page that is missing, damaged, or not the one that is named is put
-        there instead.
+        Raises IntegrityError, KeyUnavailable, StoreError; if `broken` is given, a page that is missing, damaged, or not
+        the one that is named is put there instead.
         """
         with self._lock:
             kept = all(page in self._kept for page in pages)
@@ -242,7 +242,7 @@ class StreamPages(PageStore[StreamPageRef, StreamBackup]):
         """Return the pages that list these streams, after storing those that are not; none if the streams have
         short entries, and are few.
 
-        Raises as `read`, and StoreError.
+        Raises IntegrityError, KeyUnavailable, StoreError.
         """
         if not _are_large(streams):
             return ()

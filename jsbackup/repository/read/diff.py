@@ -385,7 +385,7 @@ class DiffRun:
 def diff_backups(run: DiffRun, a: Manifest, b: Manifest) -> DiffReport:
     """Compare the streams of two backups.
 
-    Raises what `choose` raises. An error in one stream does not stop the others.
+    Raises the errors of `choose`. An error in one stream does not stop the others.
     """
     ours, theirs = ({stream.name: stream for stream in side.streams} for side in (a, b))
     lost: dict[str, JsBackupError] = {**skipped_errors(a), **skipped_errors(b)}

@@ -43,9 +43,9 @@ __all__ = ["is_late", "make_late", "make_now", "open_or_make", "open_unless_vaca
 def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
     """Return the existing repository, or None if a plain one can be made.
 
-    Raises as `Repository.open`. RepositoryNotFound is also raised if there is something else, or if keys were given: a
-    user with keys expects a repository that is not plain, and nothing plain must be written for a store that shows
-    none. UsageError is raised for a location inside of another repository.
+    Raises IntegrityError, KeyUnavailable, StoreError. RepositoryNotFound is raised if there is something else, or if
+    keys were given: a user with keys expects a repository that is not plain, and nothing plain must be written for a
+    store that shows none. UsageError is raised for a location inside of another repository.
     """
     try:
         return Repository.open(store, keys)
@@ -108,7 +108,10 @@ def is_late(repository: Repository) -> bool:
 
 
 def make_now(repository: Repository) -> None:
-    """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
+    """Make the repository at once, if it is not made yet.
+
+    Raises UsageError, UnsupportedError, StoreError, RepositoryLocked.
+    """
     if isinstance(repository.store, MakingStore):
         repository.store.ensure_made()
 
@@ -135,7 +138,10 @@ class MakingStore:
         self.ensure_made()
 
     def ensure_made(self) -> Descriptor:
-        """Make the repository, unless that is done, and return its descriptor. Raises as `make_now`."""
+        """Make the repository, unless that is done, and return its descriptor.
+
+        Raises UsageError, UnsupportedError, StoreError, RepositoryLocked.
+        """
         with self._lock:
             if self._failed is not None:  # concurrent streams need not try again
                 raise self._failed

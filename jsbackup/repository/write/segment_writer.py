@@ -577,7 +577,7 @@ class SegmentWriter:
         return refs
 
     def finish_all(self) -> StoredSegments:
-        """Store the rest and return everything. Raises as `finish`."""
+        """Store the rest and return everything. Raises IntegrityError, StoreError."""
         refs = tuple(self.finish())
         return StoredSegments(refs, self.reused, self.stored_bytes)
 

@@ -365,7 +365,7 @@ def _list_keys(
 ) -> Result:
     """Return the keys that match. If the backup is not certain, the backups of `others` around the moment are asked.
 
-    Raises as `BucketSeries.keys`.
+    Raises IntegrityError, KeyUnavailable, StoreError.
     """
     from jsbackup.look.buckets.bucket_series import find_series
 
@@ -399,7 +399,7 @@ def _value(
 ) -> tuple[KeyValueBucket, KeyRevision]:
     """Return a key's value, and the bucket that has it: that of another backup of `others`, if this one cannot say.
 
-    Raises as `KeyValueBucket.value` and `BucketSeries.value`.
+    Raises JsBackupError, IncompleteError, IntegrityError, KeyUnavailable, StoreError.
     """
     try:
         return bucket, bucket.value(key, at)
