@@ -39,7 +39,7 @@ from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.objects import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
-from jsbackup.stores.base import Data, Store, enclosing_of, glance_of
+from jsbackup.stores.base import Data, Store
 
 __all__ = [
     "FORMAT_VERSION",
@@ -64,7 +64,7 @@ __all__ = [
 #
 # A location without a descriptor: empty, something else, a repository that lost it, or the folder above repositories.
 #
-# It may be any folder or bucket, so only a part of it is listed (`glance_of`), and anything unreadable is skipped.
+# It may be any folder or bucket, so only a part of it is listed (`Store.glance`), and anything unreadable is skipped.
 
 # Left by an interrupted `init`.
 _TRACES = {
@@ -92,13 +92,13 @@ def in_a_folder() -> Iterator[None]:
 
 def holds_anything(store: Store) -> bool:
     """Return whether the location holds anything, or may. Raises StoreError if it cannot be read."""
-    seen = glance_of(store)
+    seen = store.glance()
     return bool(seen.keys) or not seen.complete
 
 
 def is_vacant(store: Store) -> bool:
     """Return whether it is empty, except for probes: someone may be making a repository at this moment."""
-    seen = glance_of(store)
+    seen = store.glance()
     return seen.complete and all(layout.kind_of(key) is layout.ObjectKind.PROBE for key in seen.keys)
 
 
@@ -107,15 +107,13 @@ def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
 
     None if it is empty, apart from leftovers of an interrupted `init`. Raises StoreError if it cannot be read.
     """
-    kinds = {
-        layout.kind_of(key) for prefix in (layout.BACKUPS, layout.SEGMENTS) for key in glance_of(store, prefix).keys
-    }
+    kinds = {layout.kind_of(key) for prefix in (layout.BACKUPS, layout.SEGMENTS) for key in store.glance(prefix).keys}
     if kinds & {layout.ObjectKind.MANIFEST, layout.ObjectKind.SEGMENT}:
         return IntegrityError(
             f"the repository at {store.location} has lost its descriptor {layout.DESCRIPTOR}",
             hint="Restore the file from a copy; the backups themselves may be intact.",
         )
-    seen = glance_of(store)
+    seen = store.glance()
     if below := [
         key.removesuffix("/" + layout.DESCRIPTOR) for key in seen.keys if key.endswith("/" + layout.DESCRIPTOR)
     ]:
@@ -297,7 +295,7 @@ def refuse_occupied(store: Store) -> None:
 
 def refuse_inside(store: Store) -> None:
     """Raise UsageError if the location is inside of another repository, which would hold objects that it lacks."""
-    if (other := enclosing_of(store, layout.DESCRIPTOR)) is not None:
+    if (other := store.enclosing(layout.DESCRIPTOR)) is not None:
         raise UsageError(
             f"{store.location} is inside of the repository {other}",
             hint="Choose an empty location outside of it. That repository itself is named without its subfolders.",

@@ -18,7 +18,7 @@ from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.repository import layout
 from jsbackup.repository.memory_budget import Room
-from jsbackup.stores.base import Data, LateStore, Store
+from jsbackup.stores.base import Data, Store
 
 __all__ = [
     "ID_BYTES",
@@ -359,8 +359,7 @@ class Objects:
 
     def get_ready(self) -> None:
         """Prepare a location that is not ready yet, before much data waits to be stored. Raises StoreError."""
-        if isinstance(self.store, LateStore):
-            self.store.get_ready()
+        self.store.get_ready()
 
     def is_damaged(self, ref: AnyRef) -> bool:
         """Return whether the object was found damaged. Then it is neither kept nor named again."""

@@ -22,11 +22,12 @@ foreign files whose names are not valid keys.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 from jsbackup.errors import StoreError, UnsupportedError
 
@@ -34,25 +35,15 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_PART_BYTES",
     "Data",
-    "FiniteStore",
     "Glance",
-    "GlanceStore",
-    "LateRequests",
-    "LateStore",
     "LockMode",
     "ObjectInfo",
-    "ObjectLock",
-    "ProbedStore",
-    "StaleUploads",
     "Store",
     "StoreProbe",
     "check_key",
     "check_prefix",
     "check_range",
-    "glance_of",
     "is_key",
-    "late_seconds_of",
-    "object_lock",
 ]
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -83,51 +74,9 @@ class ObjectInfo:
     sha256: str = field(default="", compare=False)
 
 
-class Store(Protocol):
-    """The interface of all stores; `tests/stores/test_contract.py` tests each of them."""
-
-    @property
-    def location(self) -> str:
-        """The location of the store, for messages. Without secrets."""
-
-    def put(self, key: str, data: Data) -> None:
-        """Store `data` under a new key; the buffer is not kept.
-
-        Raises:
-            ObjectExists: there is already an object under the key; it was not changed. The caller decides whether that
-                is a success.
-        """
-
-    def get(self, key: str) -> bytes:
-        """Return the whole object, however large: read a range if the size is not known to be harmless.
-
-        Raises:
-            ObjectNotFound: there is no such object.
-        """
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes (at least 1) from `offset` on; fewer at the end of the object, none beyond it.
-
-        Raises:
-            ObjectNotFound: there is no such object.
-        """
-
-    def head(self, key: str) -> ObjectInfo:
-        """Return size and age of an object. Raises `ObjectNotFound` if there is none."""
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield all objects whose keys start with `prefix`, in ascending order of keys."""
-
-    def delete(self, key: str) -> None:
-        """Remove the object. Removing a missing one succeeds: a repeated delete cannot be recognized (nor by S3)."""
-
-    def is_temporary(self, error: StoreError) -> bool:
-        """Return whether `error`, raised by this store, may be gone if the same call is repeated a little later."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """What a store offers beyond the interface, found out by trying."""
+    """What a store can do, found out by trying."""
 
     conditional_writes: bool = True  # of two simultaneous puts under one key one fails
     checksums: bool = False  # data damaged in transit is refused
@@ -135,61 +84,11 @@ class StoreProbe:
     versioned: bool = False  # deleted objects take room until their versions are deleted (`delete` does that)
 
 
-@runtime_checkable
-class ProbedStore(Protocol):
-    """A store that can be probed for more than the interface."""
-
-    def probe(self, key: str, data: Data) -> StoreProbe:
-        """Probe the store with the object `key`, which contains `data` and is not changed."""
-
-
 class LockMode(StrEnum):
     """Who may end a retention early: users with a special permission, or no one."""
 
     GOVERNANCE = "governance"
     COMPLIANCE = "compliance"
-
-
-@runtime_checkable
-class ObjectLock(Protocol):
-    """A store that can protect objects from deletion by anybody."""
-
-    def check_object_lock(self) -> None:
-        """Raise `UnsupportedError` if objects cannot be locked here."""
-
-    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        """Lock the object at least until that Unix time. A retention is only ever extended or strengthened.
-
-        Raises:
-            ObjectNotFound: there is no such object.
-            UnsupportedError: objects cannot be locked here.
-        """
-
-
-def object_lock(store: Store) -> ObjectLock:
-    """Return the store as an `ObjectLock`. Raises `UnsupportedError` if it is a kind of store without locks."""
-    if isinstance(store, ObjectLock):
-        return store
-    raise UnsupportedError(
-        f"objects cannot be locked in {store.location}",
-        hint="Take an S3 bucket that was made with object lock, or do without.",
-    )
-
-
-@runtime_checkable
-class StaleUploads(Protocol):
-    """A store in which unfinished uploads take room."""
-
-    def abort_stale_uploads(self, older_than_seconds: float) -> int:
-        """Abort this store's uploads that are older than that by the store's clock; return their number."""
-
-
-@runtime_checkable
-class FiniteStore(Protocol):
-    """A store with a known capacity."""
-
-    def room(self) -> tuple[int, int]:
-        """Return free and total bytes. Raises `StoreError` if objects cannot be stored at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,58 +99,106 @@ class Glance:
     complete: bool
 
 
-@runtime_checkable
-class LateStore(Protocol):
-    """A store whose location is prepared by the first `put`, which takes a while."""
+class Store(ABC):
+    """The interface of all stores; `tests/stores/test_contract.py` tests each of them."""
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """The location of the store, for messages. Without secrets."""
+
+    @abstractmethod
+    def put(self, key: str, data: Data) -> None:
+        """Store `data` under a new key; the buffer is not kept.
+
+        Raises:
+            ObjectExists: there is already an object under the key; it was not changed. The caller decides whether that
+                is a success.
+        """
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """Return the whole object, however large: read a range if the size is not known to be harmless.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+        """
+
+    @abstractmethod
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes (at least 1) from `offset` on; fewer at the end of the object, none beyond it.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """Return size and age of an object. Raises `ObjectNotFound` if there is none."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield all objects whose keys start with `prefix`, in ascending order of keys."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object. Removing a missing one succeeds: a repeated delete cannot be recognized (nor by S3)."""
+
+    @abstractmethod
+    def is_temporary(self, error: StoreError) -> bool:
+        """Return whether `error`, raised by this store, may be gone if the same call is repeated a little later."""
+
+    # --- what differs: here for a store that has nothing of it ---
 
     def get_ready(self) -> None:
-        """Prepare the location now. Raises the same errors as `put`."""
+        """Prepare the location now, if the first `put` would, and that takes a while. Raises the same errors."""
+        return
 
+    def probe(self, key: str, data: Data) -> StoreProbe:
+        """Find out by the object `key`, which contains `data` and is not changed, what the store can do."""
+        return StoreProbe()
 
-@runtime_checkable
-class LateRequests(Protocol):
-    """A store that knows how long a request may be under way."""
+    def check_object_lock(self) -> None:
+        """Raise `UnsupportedError` if objects cannot be locked here."""
+        raise UnsupportedError(
+            f"objects cannot be locked in {self.location}",
+            hint="Take an S3 bucket that was made with object lock, or do without.",
+        )
+
+    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
+        """Lock the object at least until that Unix time. A retention is only ever extended or strengthened.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+            UnsupportedError: objects cannot be locked here.
+        """
+        self.check_object_lock()
+
+    def abort_stale_uploads(self, older_than_seconds: float) -> int:
+        """Abort this store's uploads that are older than that by the store's clock; return their number."""
+        return 0
+
+    def room(self) -> tuple[int, int] | None:
+        """Return free and total bytes, if they are known. Raises `StoreError` if objects cannot be stored at all."""
+        return None
 
     def late_seconds(self) -> float:
         """Return how long after the end of a process its last requests may still arrive."""
-
-
-def late_seconds_of(store: Store) -> float:
-    """Return `store.late_seconds()`, or a time that is long enough for any store."""
-    return store.late_seconds() if isinstance(store, LateRequests) else _LATE_SECONDS
-
-
-@runtime_checkable
-class GlanceStore(Protocol):
-    """A store whose location may be any folder, in which a listing may take long or fail."""
+        return _LATE_SECONDS
 
     def glance(self, prefix: str = "") -> Glance:
-        """List a limited number of files below `prefix` (empty, or a folder with its slash), some levels deep.
+        """List a limited number of keys below `prefix` (empty, or a folder with its slash). The location may be any
+        folder or bucket.
 
-        Unreadable files are skipped, and special files count as files. Raises `StoreError` if the location itself
-        cannot be read.
+        In a folder, files some levels deep: unreadable ones are skipped, and special files count as files. Raises
+        `StoreError` if the location itself cannot be read.
         """
-
-
-def glance_of(store: Store, prefix: str = "") -> Glance:
-    """Return `store.glance(prefix)`, or the first keys of a listing if the store has no such method."""
-    if isinstance(store, GlanceStore):
-        return store.glance(prefix)
-    keys = [info.key for info in islice(store.list(prefix), _GLANCE + 1)]
-    return Glance(tuple(keys[:_GLANCE]), len(keys) <= _GLANCE)
-
-
-@runtime_checkable
-class NestedStore(Protocol):
-    """A store whose location may lie within that of another one."""
+        keys = [info.key for info in islice(self.list(prefix), _GLANCE + 1)]
+        return Glance(tuple(keys[:_GLANCE]), len(keys) <= _GLANCE)
 
     def enclosing(self, key: str) -> str | None:
         """Return the nearest location above this one that has an object `key`; None if none has."""
-
-
-def enclosing_of(store: Store, key: str) -> str | None:
-    """Return `store.enclosing(key)`, or None if the store has no such method."""
-    return store.enclosing(key) if isinstance(store, NestedStore) else None
+        return None
 
 
 def is_key(key: str) -> bool:

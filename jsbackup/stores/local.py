@@ -44,7 +44,17 @@ from pathlib import Path
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
-from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_key, check_prefix, check_range, is_key
+from jsbackup.stores.base import (
+    MAX_KEY_BYTES,
+    Data,
+    Glance,
+    ObjectInfo,
+    Store,
+    check_key,
+    check_prefix,
+    check_range,
+    is_key,
+)
 
 __all__ = ["LocalStore", "remove_incoming", "sorted_names"]
 
@@ -133,7 +143,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class LocalStore:
+class LocalStore(Store):
     """Objects as files below `root`, which the first put creates (but not its parents: they may be a missing mount)."""
 
     def __init__(self, root: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores.base import Data, ObjectInfo, check_key, check_prefix, check_range
+from jsbackup.stores.base import Data, ObjectInfo, Store, check_key, check_prefix, check_range
 
 __all__ = ["MemoryStore"]
 
@@ -15,7 +15,7 @@ def _epoch() -> float:
     return 0.0
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Objects in a dict. `clock` returns Unix seconds; without it all objects are from 1970."""
 
     def __init__(self, clock: Callable[[], float] = _epoch) -> None:

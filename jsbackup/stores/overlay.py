@@ -13,7 +13,7 @@ from jsbackup.stores.memory import MemoryStore
 __all__ = ["OverlayStore"]
 
 
-class OverlayStore:
+class OverlayStore(Store):
     """`store` as it would be after what is put and deleted here. The store itself never changes.
 
     What is put is held in memory, so it should be small. `clock` returns Unix time.

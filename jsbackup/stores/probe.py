@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError, UnsupportedError
-from jsbackup.stores.base import ProbedStore, Store, StoreProbe
+from jsbackup.stores.base import Store, StoreProbe
 
 __all__ = ["probe_store"]
 
@@ -24,7 +24,7 @@ def probe_store(store: Store, key: str) -> StoreProbe:
     store.put(key, _DATA)
     try:
         _probe(store, key)
-        abilities = store.probe(key, _DATA) if isinstance(store, ProbedStore) else StoreProbe()
+        abilities = store.probe(key, _DATA)
     except BaseException:
         with suppress(StoreError):  # the first error counts
             store.delete(key)

@@ -23,14 +23,8 @@ from jsbackup.stores.base import (
     Glance,
     LockMode,
     ObjectInfo,
-    ProbedStore,
-    StaleUploads,
     Store,
     StoreProbe,
-    enclosing_of,
-    glance_of,
-    late_seconds_of,
-    object_lock,
 )
 
 __all__ = ["DEFAULT_DEADLINE_SECONDS", "DEFAULT_DELAYS_SECONDS", "RetryingStore"]
@@ -59,7 +53,7 @@ class _Tries:
         self.begun = now
 
 
-class RetryingStore:
+class RetryingStore(Store):
     """Wraps `store`, retrying each operation after each of `delays`.
 
     `sleep` takes seconds, `random` returns numbers from 0 to 1 (by default the delays are not shortened), `clock` is
@@ -131,33 +125,26 @@ class RetryingStore:
         """Return False: errors from here have been retried enough."""
         return False
 
-    # --- abilities of some stores ---
-
     def probe(self, key: str, data: Data) -> StoreProbe:
-        store = self._store
-        return self._retry(lambda: store.probe(key, data)) if isinstance(store, ProbedStore) else StoreProbe()
+        return self._retry(lambda: self._store.probe(key, data))
 
     def check_object_lock(self) -> None:
-        self._retry(object_lock(self._store).check_object_lock)
+        self._retry(self._store.check_object_lock)
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        lock = object_lock(self._store)
-        self._retry(lambda: lock.lock_until(key, until_seconds, mode))
+        self._retry(lambda: self._store.lock_until(key, until_seconds, mode))
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
-        store = self._store
-        if not isinstance(store, StaleUploads):
-            return 0
-        return self._retry(lambda: store.abort_stale_uploads(older_than_seconds))
+        return self._retry(lambda: self._store.abort_stale_uploads(older_than_seconds))
 
     def late_seconds(self) -> float:
-        return late_seconds_of(self._store)
+        return self._store.late_seconds()
 
     def glance(self, prefix: str = "") -> Glance:
-        return self._retry(lambda: glance_of(self._store, prefix))
+        return self._retry(lambda: self._store.glance(prefix))
 
     def enclosing(self, key: str) -> str | None:
-        return self._retry(lambda: enclosing_of(self._store, key))
+        return self._retry(lambda: self._store.enclosing(key))
 
     # --- retrying ---
 

@@ -48,6 +48,7 @@ from jsbackup.stores.base import (
     Data,
     LockMode,
     ObjectInfo,
+    Store,
     StoreProbe,
     check_key,
     check_prefix,
@@ -190,7 +191,7 @@ def check_object_lock(bucket: Bucket) -> None:
 
 
 def lock_until(bucket: Bucket, key: str, until_seconds: float, mode: LockMode) -> None:
-    """Lock an object, or extend its lock, as in `base.ObjectLock`."""
+    """Lock an object, or extend its lock, as `Store.lock_until` says."""
     doing = f"cannot lock {key} in {bucket.location}"
     # Stores have whole seconds.
     until = dt.datetime.fromtimestamp(math.ceil(until_seconds), dt.UTC)
@@ -354,7 +355,7 @@ _HEAD_ABSENT = frozenset({"404"})
 _HEAD_REFUSED = frozenset({"301", "400", "401", "403"})
 
 
-class S3Store:
+class S3Store(Store):
     """Objects below `prefix` (no `/` at its ends; empty for the whole bucket). Connects at the first use."""
 
     def __init__(self, bucket: str, prefix: str = "", settings: S3Settings | None = None) -> None:
@@ -499,7 +500,7 @@ class S3Store:
                 raise StoreError(f"{doing}: the store reports more entries but does not return them")
             position = following
 
-    # --- abilities of some stores: ProbedStore, ObjectLock, StaleUploads ---
+    # --- what not all stores can do ---
 
     def probe(self, key: str, data: Data) -> StoreProbe:
         doing = f"cannot probe {self.location}"

@@ -12,7 +12,7 @@ from jsbackup.stores.base import Data, ObjectInfo, Store
 PAGE = 1000  # of S3's ListObjectsV2
 
 
-class CountingStore:
+class CountingStore(Store):
     """`store`; `requests` by operation, and the `read_bytes` of all gets by key."""
 
     def __init__(self, store: Store) -> None:

@@ -128,7 +128,7 @@ class World:
             raise TimeoutError("an actor hangs")
 
 
-class _Gated:
+class _Gated(Store):
     """A store whose operations wait for their turn."""
 
     def __init__(self, world: World, number: int) -> None:

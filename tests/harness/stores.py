@@ -26,7 +26,7 @@ class Fault(Enum):
     KILL_AFTER = "the process dies after the operation"
 
 
-class FaultStore:
+class FaultStore(Store):
     """`store`, but operation number `at` (counted from 1) meets `fault`, and so do the next `times - 1`.
 
     `before` is called ahead of each operation with its name and key; it is where a test makes a store slow.

@@ -50,7 +50,7 @@ from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.read.sources import Grouping, counts, group_of, hollow_backups
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import FiniteStore, Store
+from jsbackup.stores.base import Store
 
 __all__ = ["BackupSeries", "RepositoryStatus", "StoredTotals", "take_status"]
 
@@ -342,9 +342,10 @@ def take_status(
 
 def _free_bytes(store: Store) -> int | None:
     try:
-        return store.room()[0] if isinstance(store, FiniteStore) else None
+        room = store.room()
     except StoreError:  # a read-only mount, say
         return None
+    return None if room is None else room[0]
 
 
 def _newest_manifests(repository: Repository, lines: Sequence[BackupSeries]) -> dict[str, Manifest | None]:

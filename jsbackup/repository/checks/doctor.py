@@ -28,7 +28,7 @@ from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor, holds_any
 from jsbackup.repository.keep.leases import SeenLease, list_leases, read_lease, store_now
 from jsbackup.repository.objects import SEGMENT_BYTES
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import FiniteStore, Store
+from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
 __all__ = ["Purpose", "check_clock", "examine_repository"]
@@ -261,13 +261,14 @@ def _holder(store: Store, seen: SeenLease) -> str:
 
 def _space(store: Store) -> list[Check]:
     """Check how much free space a folder has."""
-    if not isinstance(store, FiniteStore):
-        return []
     fix = "Free some space, forget backups with --prune, or move the repository with 'jsbackup copy'."
     try:
-        free, total = store.room()
+        room = store.room()
     except StoreError as error:
         return [Check.failed("space", error, fix)]
+    if room is None:
+        return []
+    free, total = room
     sentence = f"{free >> 20:,} MiB of {total >> 20:,} MiB are free"
     if free < _LEAST_FREE_BYTES:
         return [Check.problem("space", sentence, fix, code=StoreError.exit_code)]

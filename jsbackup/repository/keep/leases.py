@@ -28,7 +28,7 @@ Why this is safe:
   afterwards and removes a manifest that came too late.
 
 - A process that is gone sends no more requests, but one that it has sent may still arrive in the store, such as the put
-  of a manifest. So a holder must have been gone for `stores.base.late_seconds_of` before its lease is removed.
+  of a manifest. So a holder must have been gone for `Store.late_seconds` before its lease is removed.
 
 Users who may not delete objects can hold leases too: they are left behind, and expire.
 """
@@ -62,7 +62,7 @@ from jsbackup.repository.inventory import retract
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import ObjectInfo, Store, late_seconds_of
+from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = [
     "DURATION_SECONDS",
@@ -350,7 +350,7 @@ class AbandonedLeases:
         if text.process is None or not self._is_gone(text.process):
             return False
         now = self._clock()
-        if now - self._seen_at.setdefault(seen.key.id, now) < late_seconds_of(self._store):
+        if now - self._seen_at.setdefault(seen.key.id, now) < self._store.late_seconds():
             return False
         # It counts no more, even if we may not delete it.
         with suppress(StoreError):
@@ -643,7 +643,7 @@ def unlock_leases(store: Store, wanted: Collection[str], now_seconds: float, *, 
     outcomes = []
     for seen in leases:
         outcome = _looked_at(store, seen, now_seconds)
-        is_over = not outcome.live or (outcome.process_gone and late_seconds_of(store) == 0)
+        is_over = not outcome.live or (outcome.process_gone and store.late_seconds() == 0)
         if (not wanted or seen.key.id in wanted) and (force or is_over):
             try:
                 remove_lease(store, seen)

@@ -46,7 +46,7 @@ from jsbackup.repository.objects import PageRef, StreamPageRef
 from jsbackup.repository.pages.segment_list import Part, parts_of
 from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
+from jsbackup.stores.base import ObjectInfo, Store
 from jsbackup.times import format_time
 
 __all__ = [
@@ -517,5 +517,5 @@ def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]
     probes = [info for info in store.list(layout.PROBES) if layout.kind_of(info.key) is ObjectKind.PROBE]
     old = [info.key for info in [*probes, *filter(is_of_no_backup, holds)] if is_old(info)]
     deleted = sum([_is_deleted(store, key) for key in [*expired, *receipts, *old]])
-    uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS) if isinstance(store, StaleUploads) else 0
+    uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS)
     return deleted + uploads

@@ -29,11 +29,8 @@ from jsbackup.stores.base import (
     Data,
     LockMode,
     ObjectInfo,
-    ProbedStore,
-    StaleUploads,
     Store,
     StoreProbe,
-    object_lock,
 )
 from jsbackup.stores.memory import MemoryStore
 
@@ -116,7 +113,7 @@ def make_now(repository: Repository) -> None:
         repository.store.ensure_made()
 
 
-class MakingStore:
+class MakingStore(Store):
     """The store of such a repository."""
 
     def __init__(self, store: Store, make: Callable[[], Repository], clock: Callable[[], float]) -> None:
@@ -222,18 +219,14 @@ class MakingStore:
     def is_temporary(self, error: StoreError) -> bool:
         return self._store.is_temporary(error)
 
-    # --- optional features of stores ---
-
     def probe(self, key: str, data: Data) -> StoreProbe:
-        store = self._store
-        return store.probe(key, data) if isinstance(store, ProbedStore) else StoreProbe()
+        return self._store.probe(key, data)
 
     def check_object_lock(self) -> None:
-        object_lock(self._store).check_object_lock()
+        self._store.check_object_lock()
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        object_lock(self._store).lock_until(key, until_seconds, mode)
+        self._store.lock_until(key, until_seconds, mode)
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
-        store = self._store
-        return store.abort_stale_uploads(older_than_seconds) if isinstance(store, StaleUploads) else 0
+        return self._store.abort_stale_uploads(older_than_seconds)

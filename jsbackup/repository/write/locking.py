@@ -1,4 +1,4 @@
-"""Locks on the objects of a backup, in a store with object lock (`stores/base.py`, `ObjectLock`).
+"""Locks on the objects of a backup, in a store with object lock (`Store.lock_until`).
 
 The objects of a backup are locked before its manifest commits it, and the manifest right after: every backup is locked,
 unless the command was killed between the two. The descriptor and the keys are locked too, because nothing can be read
@@ -22,7 +22,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, objects_named
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import LockMode, ObjectLock, object_lock
+from jsbackup.stores.base import LockMode
 from jsbackup.times import format_time
 
 __all__ = ["LOCKED", "BackupLock", "LockRequest", "open_lock"]
@@ -53,7 +53,6 @@ class BackupLock:
     """The lock of one backup."""
 
     repository: Repository
-    lock: ObjectLock
     mode: LockMode
     until_seconds: float
 
@@ -69,7 +68,7 @@ class BackupLock:
         self._lock(info.key for info in self.repository.store.list(layout.manifest_key(manifest.id)))
 
     def _lock(self, keys: Iterable[str]) -> None:
-        tasks = (partial(self.lock.lock_until, key, self.until_seconds, self.mode) for key in keys)
+        tasks = (partial(self.repository.store.lock_until, key, self.until_seconds, self.mode) for key in keys)
         for _ in in_order(tasks, _THREADS):
             pass
 
@@ -100,6 +99,5 @@ def open_lock(repository: Repository, request: LockRequest, begun_seconds: float
         raise UsageError(
             "the lock would end before the backup begins", hint="Give a time in the future, or a duration."
         )
-    lock = object_lock(repository.store)
-    lock.check_object_lock()
-    return BackupLock(repository, lock, request.mode, until)
+    repository.store.check_object_lock()
+    return BackupLock(repository, request.mode, until)
