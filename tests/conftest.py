@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import s3_models, warm
+from tests.harness import s3_models, turns, warm
 from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
@@ -72,9 +72,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.explore)
         if item.get_closest_marker("xdist_group") is None and (name := "s3" if _in_s3(item) else _together(item)):
             item.add_marker(pytest.mark.xdist_group(name))
+    if (turn := turns.this_turn()) is not None:
+        _leave_to_other_turns(config, items, turn)
     yield
     if config.getoption("loadgroup", default=False):  # set by pytest-xdist in its processes
         _sort_longest_first(items)
+
+
+def _leave_to_other_turns(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
+    others = turns.not_due((item.nodeid for item in items if item.get_closest_marker("by_turns")), turn)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+    items[:] = [item for item in items if item.nodeid not in others]
 
 
 def _sort_longest_first(items: list[pytest.Item]) -> None:
