@@ -16,7 +16,6 @@ import pytest
 from tests.harness.api import PATIENCE_SECONDS, call, connected, keys_of
 from tests.harness.commands import jsbackup
 from tests.harness.oracle import ObservedStream, observe
-from tests.harness.s3server import BUCKET, S3Server
 from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = pytest.mark.nats
@@ -117,26 +116,6 @@ def test_a_plan_has_the_numbers_of_the_restore(repository: Path, target: NatsSer
     assert [int(one.data) for one in observed(target, "ORDERS").messages] == [
         number for number in range(25, 40) if number % 5
     ]
-
-
-def test_a_saved_plan_has_the_filters(repository: Path, target: NatsServer, tmp_path: Path) -> None:
-    words = [
-        "ORDERS",
-        "--header",
-        "Kind:test",
-        "--payload-match",
-        "^[^3]",
-        "--last-per-subject",
-        "1",
-        "--renumber",
-    ]
-    words += ["--rename", "ORDERS=SAVED", "--map-subject", "orders.*=>saved.$1"]
-    saved = tmp_path / "plan"
-    assert plan(repository, target, *words, "-o", saved)["saved"] == str(saved)
-    done = jsbackup("restore", "--plan", saved, "-r", repository, "-s", target.url).ok()
-    assert done.document["streams"][0]["messages"] == 5
-    after = observed(target, "SAVED")
-    assert [(one.sequence, int(one.data)) for one in after.messages] == list(enumerate([12, 16, 20, 24, 28], start=1))
 
 
 def test_a_bucket_is_compacted(repository: Path, source: NatsServer, target: NatsServer, tmp_path: Path) -> None:
@@ -313,47 +292,3 @@ def test_consumers_wait_for_the_same_messages_under_new_sequences(
     assert waiting["delivered"]["stream_seq"] == len([n for n in range(12) if n % 3])
     assert asyncio.run(read("later")) == [number for number in kept if number >= 20]
     assert asyncio.run(read("reader"))[0] == 13
-
-
-@pytest.mark.s3
-def test_a_repository_in_s3_is_filtered_too(
-    source: NatsServer, s3_server: S3Server, nats_server: Starter, tmp_path: Path
-) -> None:
-    goal = nats_server(NEWEST)
-    at = s3_server.environment | {"JSBACKUP_REPO": f"s3://{BUCKET}/filters"}
-    jsbackup("backup", "ORDERS", "KV_cfg", "-s", source.url, **at).ok()
-    words = ("--last-per-subject", "1", "--payload-match", "[02468]$", "--renumber")
-    (action,) = jsbackup("plan", "latest", "ORDERS", *words, "-s", goal.url, **at).ok().document["actions"]
-    jsbackup("restore", "latest", "ORDERS", *words, "-s", goal.url, **at).ok()
-    assert [int(one.data) for one in observed(goal, "ORDERS").messages] == [30, 32, 34, 36, 38]
-    assert action["messages"] == 5
-    jsbackup("export", "latest", "ORDERS", *words, "--format", "jsonl", "--output", tmp_path / "t", **at).ok()
-    lines = [json.loads(line) for file in (tmp_path / "t").rglob("*.jsonl") for line in file.read_text().splitlines()]
-    assert [(line["sequence"], line["data"]) for line in lines] == [
-        (1, "30"), (2, "32"), (3, "34"), (4, "36"), (5, "38"),
-    ]  # fmt: skip
-
-
-def test_chosen_messages_are_put_back(repository: Path, nats_server: Starter) -> None:
-    goal = nats_server(NEWEST)
-
-    async def make() -> None:
-        async with connected(goal.url) as nc:
-            await call(nc, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.*"]})
-
-    asyncio.run(make())
-    where = ("-r", repository, "-s", goal.url)
-    words = (
-        "--header",
-        "kind:test",
-        "--exclude-subject",
-        "orders.1",
-        "--payload-match",
-        "^[123]",
-        "--last-per-subject",
-    )
-    done = jsbackup("put-back", "latest", "ORDERS", *words, "1", *where).ok().document
-    assert done["written"] == 4
-    assert [int(one.data) for one in observed(goal, "ORDERS").messages] == [20, 24, 28, 32]
-    refused = jsbackup("put-back", "latest", "ORDERS", "--sequence", "3", "--last-per-subject", "1", *where)
-    assert refused.code == 2

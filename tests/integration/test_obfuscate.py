@@ -20,7 +20,6 @@ from jsbackup.formats.s2 import S2Decoder
 from jsbackup.planning.obfuscation_file import read_key_file
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.stream_objects import INLINE_ENTRIES
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from tests.harness.api import Refused, call, connected, history_of, keys_of
@@ -289,40 +288,6 @@ def test_older_servers_take_obfuscated_copies(typed: Type, tmp_path: Path, versi
         assert code == 0, out + err
         _assert_nothing_clear(_everything(target.url))
         asyncio.run(_use(target.url, read_key_file(key), counts=False))
-
-
-@pytest.mark.by_turns
-def test_a_consumer_keeps_thousands_of_pending_messages(typed: Type, tmp_path: Path) -> None:
-    """So many are an object of their own in the repository, which is found by the clear name."""
-    pending = INLINE_ENTRIES + 500
-
-    async def fill(url: str) -> None:
-        async with connected(url) as nc:
-            js = nc.jetstream()
-            await call(nc, "STREAM.CREATE.ORDERS_X", {"name": "ORDERS_X", "subjects": ["orderings.>"]})
-            for _ in range(pending):
-                await nc.publish("orderings.westeros", b"SECRETPAY")
-            await nc.flush()
-            patient = ConsumerConfig(ack_wait=3600, max_ack_pending=2 * pending)
-            reader = await js.pull_subscribe("orderings.>", "SHIPPER", stream="ORDERS_X", config=patient)
-            got = 0
-            while got < pending:
-                got += len(await reader.fetch(500))
-
-    key, stored = tmp_path / "k.keys.json", tmp_path / "repository"
-    with NatsServer(NEWEST) as source, NatsServer(NEWEST) as one, NatsServer(NEWEST) as two:
-        asyncio.run(fill(source.url))
-        assert typed(f"backup -s {source.url} -r {stored} -q --no-progress")[0] == 0
-        asked = f"-r {stored} --obfuscate --obfuscation-key {key} --json"
-        code, out, err = typed(f"restore latest -s {one.url} {asked}")
-        assert code == 0, out + err
-        code, out, err = typed(f"copy latest --to-repo {tmp_path / 'copy'} {asked}")
-        assert code == 0, out + err
-        assert typed(f"restore {json.loads(out)['backup']} -s {two.url} -r {tmp_path / 'copy'}")[0] == 0
-        names = read_key_file(key)
-        for url in (one.url, two.url):
-            info = ask(url, f"CONSUMER.INFO.{names.stream('ORDERS_X')}.{names.token('SHIPPER')}")
-            assert info["num_ack_pending"] == pending
 
 
 def test_other_changes_mean_clear_names_and_come_first(

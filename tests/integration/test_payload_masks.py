@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.planning import stored_facts
 from tests.harness.api import call, connected, keys_of
-from tests.harness.natscli import run_nats
 from tests.harness.servers import MINORS, NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, delete, names, typing
 
@@ -132,18 +130,6 @@ async def _read_files(url: str) -> None:
             assert (await files.get(name)).data == bytes(len(content))
 
 
-@pytest.mark.natscli
-def test_the_nats_cli_reads_buckets_of_zeros(server: NatsServer, typed: Type, tmp_path: Path) -> None:
-    repo = ("-r", tmp_path / "repo")
-    assert typed("backup", "-s", server.url, *repo, "-q").code == 0
-    line = ("restore", "latest", "KV_cfg", "OBJ_files", "--mask", ">:payload=zero", *REPLACE, "-s", server.url, *repo)
-    assert typed(*line, "-q").code == 0
-    got = tmp_path / "one.bin"
-    run_nats("object", "get", "files", "one.bin", "--output", str(got), "--force", url=server.url)
-    assert got.read_bytes() == bytes(len(CONTENT["one.bin"]))
-    assert "k1" in run_nats("kv", "ls", "cfg", url=server.url)
-
-
 @pytest.mark.by_turns
 def test_payloads_are_dropped_except_where_files_would_be_lost(server: NatsServer, typed: Type, tmp_path: Path) -> None:
     repo, drop = ("-r", tmp_path / "repo"), ("--mask", ">:payload=drop")
@@ -212,19 +198,3 @@ def test_what_servers_read_for_mqtt_is_not_masked_away(typed: Type, tmp_path: Pa
         assert typed(*line).code == 0
         assert payloads(server.url, "$MQTT_msgs") == [bytes(10)]
         delete(server.url, "$MQTT_sess", "$MQTT_msgs")
-
-
-def test_a_plan_of_a_large_account_reads_small_streams_whole(
-    typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repo = ("-r", tmp_path / "repo")
-    with NatsServer(NEWEST) as server:
-        asyncio.run(_fill(server.url, counts=False))
-        assert typed("backup", "-s", server.url, *repo, "-q").code == 0
-        monkeypatch.setattr(stored_facts, "_WHOLE_BYTES", 0)
-        monkeypatch.setattr(stored_facts, "_ALL_BYTES", 100_000)
-        monkeypatch.setattr(stored_facts, "_MESSAGES", 1)
-        line = ("plan", "latest", "--mask", ">:payload=zero", *REPLACE, "-s", server.url, *repo, "--json")
-        notes = {one["stream"]: "; ".join(one["notes"]) for one in typed(*line).document["actions"]}
-        assert ">:payload=zero masks 19 payloads in the 19 messages that it applies to" in notes["ORDERS"]
-        assert "in a sample of 1 of" in notes["OBJ_files"]

@@ -144,53 +144,6 @@ def targets() -> Iterator[Callable[[str], str]]:
 # --------------------------------------------------------------------------------------------------------- the table
 
 
-# Rules that other tests show.
-ELSEWHERE = {
-    Rule.NO_TIER: "test_tiers_of_an_account_are_told_by_name",
-    **dict.fromkeys((Rule.SERVER_REFUSES, Rule.FIRST_SEQ_EMPTIES), "tests/trials/test_set_values.py"),
-    Rule.WITHOUT_MESSAGES: "tests/integration/test_config_only.py",
-    Rule.ITSELF: "test_clone.py beside this",
-    Rule.SAME_STREAM: "test_runbook.py beside this",
-    Rule.ORIGIN_RENEWED: "test_environments.py: a stream restored with what it copies from",
-    Rule.ACK_FLOOR: "tests/planning/test_forecast.py: what a clustered snapshot of 2.15 loses",
-    **dict.fromkeys((Rule.MASKED, Rule.UNMASKABLE), "test_reshape.py: what a restore finds as it masks"),
-    **dict.fromkeys(
-        (
-            Rule.ORIGIN_ANOTHER,
-            Rule.COPY_AHEAD,
-            Rule.MIRROR_AHEAD,
-            Rule.MIRROR_CUT,
-            Rule.COPIED_AGAIN,
-            Rule.RESUMED,
-        ),
-        "tests/trials/test_copies.py",
-    ),
-    Rule.STAGED_COPY: "tests/trials/test_killed_replace.py: an old backup of a copy",
-    Rule.IN_ANOTHER_BACKUP: "tests/trials/test_latest.py: a backup of one stream by hand",
-    Rule.ADAPTED: "tests/trials/test_older_servers.py",
-    **dict.fromkeys((Rule.MASK_UNREADABLE, Rule.SAMPLED), "tests/trials/test_missed.py"),
-    Rule.LEFTOVER_KEPT: "tests/trials/test_half_made.py",
-    Rule.SILENT: "tests/trials/test_lost_nodes.py",
-    Rule.EMPTIED: "tests/trials/test_worth.py",
-    Rule.SALVAGED: "test_salvage.py beside this",
-    Rule.SERVER_LOSS: "test_increment.py beside this",
-    **dict.fromkeys((Rule.OVERWRITTEN_SINCE, Rule.OBJECTS_IN_PART), "tests/trials/test_buckets_in_part.py"),
-    Rule.UNMASKED: "tests/trials/test_missed.py",
-    **dict.fromkeys((Rule.MASK_STATE, Rule.MASK_SPARED), "test_payload_masks.py beside this"),
-    **dict.fromkeys((Rule.NEWEST_OF_OBJECTS, Rule.RENUMBERS_ORIGIN, Rule.KEYS_RETURN), "test_filters.py beside this"),
-    **dict.fromkeys((Rule.OBFUSCATED, Rule.OBFUSCATED_GROWS, Rule.OBFUSCATE_MQTT), "test_obfuscate.py beside this"),
-    Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
-    **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
-    Rule.EXPIRES: "tests/trials/test_expired.py",
-    Rule.SCHEDULES_FIRE: "test_excused.py beside this",
-}
-
-
-def test_each_rule_has_a_row() -> None:
-    assert {row.rule for row in ROWS} | ELSEWHERE.keys() == set(Rule)
-    assert len(ROWS) >= 60
-
-
 async def _make(url: str, row: Row) -> None:
     async with connected(url) as nc:
         for config in row.there:

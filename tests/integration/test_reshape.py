@@ -23,7 +23,6 @@ from jsbackup.cli.main import run
 from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.times import format_time
 from tests.harness.api import call, connected
-from tests.harness.natscli import run_nats
 from tests.harness.oracle import ObservedMessage, ObservedStream, observe
 from tests.harness.sending import send_as
 from tests.harness.servers import NatsServer
@@ -336,23 +335,6 @@ def test_buckets_keep_working_under_other_names(
             await theirs.put("three.txt", b"three")
 
     asyncio.run(compare())
-
-
-@pytest.mark.natscli
-def test_the_nats_cli_reads_renamed_buckets(
-    places: Callable[[str], Place], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    place = places("2.12.8")
-    options = ["--rename", "KV_cfg=KV_other", "--rename", "OBJ_files=OBJ_other"]
-    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", *options)
-    assert code == 0, told
-    assert run_nats("kv", "get", "other", "k1", "--raw", url=place.server.url).strip() == "5"
-    assert "k1" in run_nats("kv", "ls", "other", url=place.server.url)
-    assert "one.bin" in run_nats("object", "ls", "other", url=place.server.url)
-    got = tmp_path / "two.txt"
-    run_nats("object", "get", "other", "two.txt", "--output", str(got), "--force", url=place.server.url)
-    assert got.read_bytes() == b"two"
-    place.delete("KV_other", "OBJ_other")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

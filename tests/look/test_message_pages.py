@@ -9,7 +9,7 @@ import pytest
 from jsbackup.formats.digest import encode_rows
 from jsbackup.look.message import MessageFilter
 from jsbackup.look.stream import read_message_page
-from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
+from jsbackup.look.subject_counts import SubjectCount, largest_subjects
 from jsbackup.look.timeline import timeline_of
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
@@ -98,13 +98,3 @@ def test_the_largest_subjects_are_the_first_of_all(stored: tuple[Objects, Stream
         assert largest_subjects(*stored, most) == (every[:most], 7)
     objects, _ = stored
     assert largest_subjects(objects, store_stream(objects, "NONE", []), 5) == ([], 0)
-
-
-def test_the_newest_part_is_bounded(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, stream = stored
-    assert list(newest_part(stream).segments) == list(stream.segments)
-    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 30)
-    part = newest_part(stream).segments
-    assert list(part) == list(stream.segments)[-len(part) :] and sum(ref.messages for ref in part) <= 30
-    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 0)
-    assert len(newest_part(stream).segments) == 1

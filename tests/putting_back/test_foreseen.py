@@ -7,19 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nats.aio.client import Client
-from nats.js.api import KeyValueConfig
 
 from jsbackup.putting_back.headers import message_id
-from tests.harness.api import call, headers
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.api import headers
+from tests.harness.servers import NatsServer
 from tests.putting_back.scenes import (
     VERSIONS,
     actions,
     back_up,
     delete,
     held,
-    in_client,
     last_sequence,
     make,
     publish,
@@ -66,49 +63,3 @@ def test_the_message_id_is_the_one_that_a_server_sees() -> None:
     assert message_id(None) == message_id(b"") == message_id(headers(("A", "1"))) == b""
     assert message_id(headers(("A", "Nats-Msg-Id:y"), ("Nats-Msg-Id", " x "), ("Nats-Msg-Id", "z"))) == b"x"
     assert message_id(headers(("nats-msg-id", "x"), ("Nats-Msg-Id2", "y"))) == b""
-
-
-def test_messages_that_had_expired_begin_anew_which_is_said(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-
-    async def fill(nc: Client) -> None:
-        await (await nc.jetstream().create_key_value(bucket="b")).put("k", b"v")
-        await (await nc.jetstream().create_object_store("files")).put("f", b"content")
-
-    async def limit(nc: Client) -> None:
-        for name in ("AGED", "KV_b", "OBJ_files"):
-            config = (await call(nc, f"STREAM.INFO.{name}"))["config"]
-            aged = {**config, "max_age": 2_000_000_000, "duplicate_window": 100_000_000}
-            await call(nc, f"STREAM.UPDATE.{name}", aged)
-
-    run(make(server.url, "AGED"))
-    run(publish(server.url, [("aged.a", None, b"1"), ("aged.a", None, b"2")]))
-    run(in_client(server.url, fill))
-    back_up(server.url, repo)
-    run(in_client(server.url, limit))
-    while run(held(server.url, "AGED")) or run(held(server.url, "KV_b")) or run(held(server.url, "OBJ_files")):
-        time.sleep(0.2)
-    for chosen, count in (
-        (("AGED", "--subject", ">"), "are 2 messages"),
-        (("b", "--key", "k"), "is 1 message"),
-        (("files", "--object", "f"), "is 1 message"),
-    ):
-        found = put_back(server.url, repo, "latest", *chosen, "--dry-run").ok().document
-        [note] = found["notes"]
-        assert f"there {count} older than stream {found['to']} keeps them (max_age 2.0 s)" in note
-
-
-def test_a_subject_that_is_none_of_a_key_is_not_shown_as_one(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-
-    async def bucket(nc: Client) -> None:
-        await nc.jetstream().create_key_value(KeyValueConfig(bucket="settings"))
-
-    run(make(server.url, "ORDERS"))
-    run(publish(server.url, [("orders.eu.1", None, b"1")]))
-    run(in_client(server.url, bucket))
-    back_up(server.url, repo)
-    found = put_back(server.url, repo, "latest", "ORDERS", "--sequence", "1", "--to", "KV_settings")
-    assert found.code == 15
-    assert found.document["messages"][0]["name"] is None
-    assert "message 1: stream KV_settings does not listen to its subject" in found.document["error"]["message"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.times import format_time
 from tests.harness.api import call, connected, headers
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.servers import NEWEST, NatsServer
@@ -99,48 +98,6 @@ def test_messages_are_chosen_by_all_conditions(nats_server: Starter, tmp_path: P
         found = put_back(server.url, tmp_path / "repo", "latest", "S", "--dry-run", *arguments).ok()
         assert actions(found) == dict.fromkeys(expected, "write")
     assert run(last_sequence(server.url, "S")) == 20
-
-
-def test_random_choices_are_those_of_the_truth(nats_server: Starter, tmp_path: Path) -> None:
-    server, chance = nats_server(NEWEST), random.Random(17)
-    run(make(server.url, "S", subjects=["s.>"]))
-    for _ in range(3):
-        run(publish(server.url, [(f"s.{chance.choice('ab')}.{chance.randrange(3)}", None, b"x") for _ in range(40)]))
-    published = run(held(server.url, "S"))
-    back_up(server.url, tmp_path / "repo")
-    run(delete(server.url, "S", range(1, 121)))
-    for _ in range(12):
-        arguments: list[str] = []
-        expected = {one.sequence: one for one in published}
-        if chance.random() < 0.6:
-            pattern = chance.choice(["s.a.>", "s.*.1", "s.b.2", "s.>"])
-            arguments += ["--subject", pattern]
-            fits = {"s.a.>": b"s.a.", "s.*.1": b".1", "s.b.2": b"s.b.2", "s.>": b"s."}[pattern]
-            expected = {n: one for n, one in expected.items() if fits in one.subject}
-        if chance.random() < 0.5:
-            since = chance.choice(published)
-            arguments += ["--since", format_time(since.time_ns)]
-            expected = {n: one for n, one in expected.items() if one.time_ns >= since.time_ns}
-        ranges = [(low, low + chance.randrange(1, 40)) for low in chance.sample(range(1, 100), chance.randrange(3))]
-        for low, high in ranges:
-            arguments += ["--sequence", f"{low}-{high}"]
-        if ranges:
-            expected = {n: one for n, one in expected.items() if any(low <= n <= high for low, high in ranges)}
-        if not arguments:
-            continue
-        found = put_back(server.url, tmp_path / "repo", "latest", "S", "--dry-run", *arguments)
-        assert (found.code, set(actions(found)) if found.code == 0 else set()) == (0 if expected else 1, set(expected))
-
-
-def test_a_message_whose_id_the_server_still_knows_is_no_written_one(nats_server: Starter, tmp_path: Path) -> None:
-    server = nats_server(NEWEST)
-    run(make(server.url, "S"))
-    run(publish(server.url, [("s.a", headers(("Nats-Msg-Id", "one")), b"1"), ("s.a", None, b"2")]))
-    back_up(server.url, tmp_path / "repo")
-    run(delete(server.url, "S", [1, 2]))
-    made = put_back(server.url, tmp_path / "repo", "latest", "S", "--subject", "s.a")
-    assert (made.code, actions(made)) == (3, {1: "duplicate", 2: "written"})
-    assert [one.data for one in run(held(server.url, "S"))] == [b"2"]
 
 
 def test_a_run_that_fails_midway_says_how_far_it_came_and_the_next_one_goes_on(

@@ -26,7 +26,7 @@ from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
 from tests.harness.commands import jsbackup
 from tests.harness.servers import NEWEST, NatsServer
-from tests.putting_back.scenes import VERSIONS, back_up, held, in_client, last_sequence, make, put_back, run
+from tests.putting_back.scenes import VERSIONS, back_up, held, in_client, last_sequence, put_back, run
 
 pytestmark = pytest.mark.nats
 
@@ -126,20 +126,6 @@ def test_a_file_that_lost_chunks_is_written_again(nats_server: Starter, tmp_path
     assert read is not None and read[0] == BIG
 
 
-def test_a_file_goes_into_another_store(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(in_client(server.url, _store))
-    back_up(server.url, repo)
-
-    async def another(nc: Client) -> None:
-        await nc.jetstream().create_object_store("elsewhere")
-
-    run(in_client(server.url, another))
-    put_back(server.url, repo, "latest", "reports", "--object", NAME, "--to", "elsewhere").ok()
-    read = _read(server.url, NAME, "elsewhere")
-    assert read is not None and read[0] == BIG and read[1].bucket == "elsewhere"
-
-
 def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(NEWEST), tmp_path / "repo"
     run(in_client(server.url, _store))
@@ -173,36 +159,6 @@ def test_a_file_that_is_not_whole_in_the_backup_is_not_written(nats_server: Star
     found = put_back(server.url, repo, "latest", "reports", "--object", NAME)
     assert found.code == 14 and "not whole" in found.document["error"]["message"]
     assert run(last_sequence(server.url, "OBJ_reports")) == before
-
-
-def test_a_link_comes_back_as_a_link(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(in_client(server.url, _store))
-    subject = f"$O.reports.M.{urlsafe_b64encode(b'link').decode()}"
-    description = {"name": "link", "bucket": "reports", "options": {"link": {"bucket": "reports", "name": "small"}}}
-
-    async def link(nc: Client) -> None:
-        await nc.jetstream().publish(subject, json.dumps(description).encode())
-
-    async def remove(nc: Client) -> None:
-        await call(nc, "STREAM.PURGE.OBJ_reports", {"filter": subject})
-
-    run(in_client(server.url, link))
-    back_up(server.url, repo)
-    run(in_client(server.url, remove))
-    assert put_back(server.url, repo, "latest", "reports", "--object", "link").ok().document["written"] == 1
-    [last] = [one for one in run(held(server.url, "OBJ_reports")) if one.subject == subject.encode()]
-    assert json.loads(last.data) == description
-
-
-def test_a_store_that_replaces_no_descriptions(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(in_client(server.url, _store))
-    back_up(server.url, repo)
-    run(make(server.url, "OBJ_odd", subjects=["$O.odd.>"]))
-    found = put_back(server.url, repo, "latest", "reports", "--object", NAME, "--to", "odd")
-    assert (found.code, "allow_rollup_hdrs" in found.document["error"]["message"]) == (15, True)
-    assert run(last_sequence(server.url, "OBJ_odd")) == 0
 
 
 def _digest(data: bytes, prefix: str = "SHA-256=") -> str:

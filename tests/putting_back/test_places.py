@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig
 
-from tests.harness.api import call, connected
+from tests.harness.api import call
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import jsbackup
-from tests.harness.s3server import BUCKET, S3Server
 from tests.harness.servers import NEWEST, NatsServer, hub_and_leaf
 from tests.putting_back.scenes import (
     back_up,
@@ -81,27 +79,3 @@ def test_another_domain_is_reached_through_its_leaf(tmp_path: Path) -> None:
         made = jsbackup("put-back", "latest", "S", "--subject", ">", *through).ok()
         assert made.document["written"] == 2
         assert [one.data for one in run(held(leaf.url, "S"))][-2:] == [b"1", b"3"]
-
-
-@pytest.mark.s3
-def test_out_of_a_store_in_s3_with_a_context(nats_server: Starter, s3_server: S3Server, tmp_path: Path) -> None:
-    server = nats_server(NEWEST)
-    contexts = tmp_path / "config" / "nats" / "context"
-    contexts.mkdir(parents=True)
-    (contexts / "shop.json").write_text(json.dumps({"url": server.url}))
-    at = {
-        **s3_server.environment,
-        "JSBACKUP_REPO": f"s3://{BUCKET}/put-back",
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-    }
-    run(make(server.url, "S"))
-    run(publish(server.url, [("s.a", None, b"%d" % n) for n in range(10)]))
-    jsbackup("backup", "--context", "shop", **at).ok()
-
-    async def purge() -> None:
-        async with connected(server.url) as nc:
-            await call(nc, "STREAM.PURGE.S")
-
-    run(purge())
-    jsbackup("put-back", "latest", "S", "--sequence", "3-5", "--context", "shop", **at).ok()
-    assert [one.data for one in run(held(server.url, "S"))] == [b"2", b"3", b"4"]

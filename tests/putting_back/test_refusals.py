@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from jsbackup.repository.crypto import age
 from tests.harness.api import call, headers
-from tests.harness.commands import jsbackup
 from tests.harness.servers import NEWEST, NatsServer
 from tests.putting_back.scenes import (
     actions,
@@ -88,22 +86,6 @@ def test_a_stream_that_cannot_take_it(shop: tuple[str, Path], name: str) -> None
         run(in_client(url, lambda nc: call(nc, "STREAM.DELETE.TARGET")))
 
 
-def test_a_sealed_stream(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(make(server.url, "S"))
-    run(publish(server.url, [("s.a", None, b"1")]))
-    back_up(server.url, repo)
-    run(delete(server.url, "S", [1]))
-
-    async def seal(nc: Client) -> None:
-        config = (await call(nc, "STREAM.INFO.S"))["config"]
-        await call(nc, "STREAM.UPDATE.S", {**config, "sealed": True})
-
-    run(in_client(server.url, seal))
-    found = put_back(server.url, repo, "latest", "S", "--subject", ">")
-    assert (found.code, "is sealed" in found.document["error"]["message"]) == (15, True)
-
-
 @pytest.mark.parametrize("name", ["drops by number", "drops by subject", "drops by size"])
 def test_what_limits_drop_is_dropped_when_told_to(shop: tuple[str, Path], name: str) -> None:
     url, repo = shop
@@ -169,22 +151,6 @@ def test_what_is_mistyped(shop: tuple[str, Path], arguments: list[str], code: in
     assert "\n" not in found.document["error"]["message"]
 
 
-def test_what_happens_elsewhere_is_said(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(make(server.url, "S", republish={"src": "s.>", "dest": "again.>"}))
-    run(publish(server.url, [("s.a", None, b"1")]))
-
-    async def consume(nc: Client) -> None:
-        config = {"durable_name": "c", "ack_policy": "explicit"}
-        await call(nc, "CONSUMER.DURABLE.CREATE.S.c", {"stream_name": "S", "config": config})
-
-    run(in_client(server.url, consume))
-    back_up(server.url, repo)
-    run(delete(server.url, "S", [1]))
-    notes = put_back(server.url, repo, "latest", "S", "--subject", ">", "--dry-run").ok().document["notes"]
-    assert "consumers of stream S (1)" in notes[0] and "publishes each message again on again.>" in notes[1]
-
-
 def test_markers_of_the_server_are_no_messages_and_no_values(nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(NEWEST), tmp_path / "repo"
     marking = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 3_600_000_000_000, "allow_rollup_hdrs": True}
@@ -244,21 +210,3 @@ def test_missing_permissions_are_named_and_nothing_is_written(nats_server: Start
     for arguments in chosen.values():
         assert put_back(url("enough"), repo, made, *arguments).ok().document["written"] == 1
         assert put_back(url("few"), repo, made, *arguments).ok().document["there"] == 1
-
-
-def test_an_encrypted_repository_needs_its_key(nats_server: Starter, tmp_path: Path) -> None:
-    me = age.age_identity(bytes(range(32)))
-    assert me.recipient is not None
-    server, repo, writer, identity = nats_server(NEWEST), tmp_path / "repo", tmp_path / "writer", tmp_path / "identity"
-    identity.write_text(f"{me.text}\n")
-    jsbackup("init", "-r", repo, "--encrypt-to", me.recipient.label, "--writer-key", writer).ok()
-    run(make(server.url, "S"))
-    run(publish(server.url, [("s.a", None, b"1")]))
-    jsbackup("backup", "-s", server.url, "-r", repo, "--writer-key", writer).ok()
-    run(delete(server.url, "S", [1]))
-    chosen = ("latest", "S", "--subject", ">")
-    for key in ([], ["--writer-key", str(writer)]):
-        assert put_back(server.url, repo, *chosen, *key).code == 12
-    assert run(last_sequence(server.url, "S")) == 1
-    put_back(server.url, repo, *chosen, "--identity", str(identity)).ok()
-    assert [one.data for one in run(held(server.url, "S"))] == [b"1"]

@@ -19,7 +19,6 @@ import pytest
 
 from jsbackup.config.connection import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.errors import TargetConflict
 from jsbackup.putting_back.chosen import ChosenMessages
 from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackPlan, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
@@ -28,7 +27,6 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.filters.filters import Filters
 from tests.harness.api import call, connected
-from tests.harness.clusters import NatsCluster
 from tests.harness.commands import command_line, environment
 from tests.harness.servers import NEWEST, NatsServer
 from tests.putting_back.scenes import VERSIONS, back_up, held, in_client, make, publish, put_back, run
@@ -199,21 +197,6 @@ def test_what_is_written_twice_where_no_turn_can_be_had_is_said(nats_server: Sta
     assert any("another command put back the same" in note for report in reports for note in report.notes)
 
 
-@pytest.mark.parametrize("version", ["2.12.8", "2.15.3"])
-def test_two_commands_at_different_servers_of_a_cluster(tmp_path: Path, version: str) -> None:
-    repo = tmp_path / "repo"
-    with NatsCluster(version) as cluster:
-        _lose(cluster.url, repo, [(f"p.{n % 3}", None, b"%d" % n) for n in range(500)], num_replicas=3)
-        lines = [
-            command_line("put-back", "latest", "P", "--subject", ">", "-s", url, "-r", repo, "--json")
-            for url in cluster.urls[:2]
-        ]
-        both = [subprocess.Popen(line, stdout=subprocess.DEVNULL, env=environment()) for line in lines]
-        assert sorted(one.wait(timeout=240) for one in both) in ([0, 0], [0, 16])
-        there = Counter(one.data for one in run(held(cluster.url, "P")))
-        assert there == Counter({b"%d" % n: 1 for n in range(500)})
-
-
 async def _between(
     url: str, repo: Path, messages: Sequence[tuple[str, bytes | None, bytes]], **how: Any
 ) -> PutBackReport:
@@ -260,36 +243,6 @@ def test_what_a_busy_subject_drops_for_it_is_said(nats_server: Starter, tmp_path
     run(publish(server.url, [("p.a", None, b"later")]))
     report = run(_between(server.url, repo, [], partial=True))
     assert ({one.subject for one in report.written}, report.dropped) == ({"p.b"}, False)
-
-
-@pytest.mark.parametrize("limit", [{"max_msgs": 20}, {"max_bytes": 5000}])
-def test_what_a_full_stream_drops_for_it_is_said(nats_server: Starter, tmp_path: Path, limit: dict[str, int]) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    _lose(server.url, repo, [("p.a", None, b"x" * 100) for n in range(3)], **limit)
-    run(publish(server.url, [("p.b", None, b"old")]))
-    report = run(_between(server.url, repo, [("p.b", None, b"new")]))
-    assert (report.code, report.dropped) == (0, False)
-    run(_empty(server.url))
-    run(publish(server.url, [("p.b", None, b"old")]))
-    report = run(_between(server.url, repo, [("p.b", None, b"n" * 220) for _ in range(18)]))
-    assert (len(report.written), report.code, report.dropped) == (3, 3, True)
-    assert "stream P has reached its limits" in report.notes[0]
-
-
-def test_the_turn_is_refused_with_a_sentence(nats_server: Starter, tmp_path: Path) -> None:
-    server = nats_server(NEWEST)
-    run(make(server.url, "P"))
-
-    async def two() -> None:
-        async with _jetstream(server.url) as js, _jetstream(server.url) as other, in_turn(js, "P"):
-            with pytest.raises(TargetConflict, match="another command"):
-                async with in_turn(other, "P"):
-                    raise AssertionError("both have it")
-            await publish(server.url, [("p.a", None, b"x" * 1000)] * 50)
-        async with _jetstream(server.url) as js, in_turn(js, "P"):
-            pass
-
-    run(two())
 
 
 def test_a_stream_that_takes_no_consumer_is_written_to(nats_server: Starter, tmp_path: Path) -> None:

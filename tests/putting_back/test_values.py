@@ -114,20 +114,6 @@ def test_an_older_value_by_its_revision(nats_server: Starter, tmp_path: Path) ->
     assert put_back(server.url, repo, "latest", "settings", "--key", "theme", "--at", "99").code == 2
 
 
-def test_a_value_goes_into_another_bucket(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(in_client(server.url, _bucket))
-    back_up(server.url, repo)
-
-    async def another(nc: Client) -> None:
-        await nc.jetstream().create_key_value(bucket="other")
-
-    run(in_client(server.url, another))
-    assert put_back(server.url, repo, "latest", "settings", "--key", "theme", "--to", "nowhere").code == 15
-    put_back(server.url, repo, "latest", "settings", "--key", "theme", "--key", "prices.>", "--to", "other").ok()
-    assert run(keys_of(server.url, "other", "theme", "prices.eu")) == {"theme": b"blue", "prices.eu": b"10"}
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_path: Path, version: str) -> None:
     """For a key that was deleted, one that never was there, and one that would be overwritten."""

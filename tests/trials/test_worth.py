@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository.repository import Repository
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import CONFIG, Type, ask, backup_of, delete, fill, names, typing, url
 
@@ -181,30 +180,6 @@ def test_a_stream_that_was_purged_is_told_with_the_backup_that_has_its_messages(
     assert "any more" not in typed("backup", *where).out
 
 
-def test_many_purged_streams_take_no_more_manifests_than_one(
-    shop: str, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    manifest = Repository.manifest
-    monkeypatch.setattr(
-        Repository, "manifest", lambda self, backup, **how: read.append(backup) or manifest(self, backup, **how)
-    )
-    counts = []
-    for number in (1, 5):
-        where = ("-s", shop, "-r", tmp_path / f"repo{number}")
-        streams = [f"S{index}" for index in range(number)]
-        for name in ("KEPT", *streams):
-            fill(shop, name, 3)
-        backup_of(typed("backup", *where, "--json"))
-        for name in streams:
-            ask(shop, f"STREAM.PURGE.{name}")
-        read.clear()
-        assert typed("backup", *where, "--json").out.count("it has no messages any more, and had 3 in backup") == number
-        counts.append(len(read))
-        delete(shop, "KEPT", *streams)
-    assert counts[0] == counts[1]
-
-
 def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: Type, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     drill, status = ("drill", "-r", repo, "--nats-server", EMBEDDED), ("status", "-r", repo, "--max-drill-age", "1d")
@@ -222,22 +197,6 @@ def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: T
     assert typed(*status).code == 0
 
 
-def test_each_account_has_to_be_drilled_by_itself(server: NatsServer, shop: str, typed: Type, tmp_path: Path) -> None:
-    repo, pay = tmp_path / "repo", url(server, "PAY")
-    fill(shop, "ORDERS", 3)
-    fill(pay, "ORDERS", 3)
-    try:
-        for where in (shop, pay):
-            assert typed("backup", "-s", where, "-r", repo).code == 0
-        assert typed("drill", "-r", repo, "--origin", "PAY", "--nats-server", EMBEDDED).code == 0
-        told = typed("status", "-r", repo, "--max-drill-age", "1d")
-        assert told.code == 17 and "drill-age: no drill of all streams is known to have succeeded" in told.out
-        assert "account SHOP)" in told.out and "account PAY)" not in told.out.partition("BREACH")[2]
-        assert typed("status", "-r", repo, "--max-drill-age", "1d", "--origin", "C1/PAY").code == 0
-    finally:
-        delete(pay, "ORDERS")
-
-
 def test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it(shop: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", shop, "-r", tmp_path / "repo")
     fill(shop, "ORDERS", 3)
@@ -249,33 +208,3 @@ def test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it(shop: str,
     assert typed("backup", *where).code == 0
     status = typed("status", "-r", tmp_path / "repo", "--json")
     assert sorted(line["covered"] for line in status.document["lines"]) == [False, True]
-
-
-def test_a_list_says_of_what_how_old_how_long_and_how_much(shop: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", shop, "-r", tmp_path / "repo")
-    fill(shop, "ORDERS", 3)
-    assert typed("backup", *where).code == 0
-    assert typed("backup", "ORDERS", "--exclude", "TMP*", "--no-consumers", *where).code == 0
-    listed = typed("list", "-r", tmp_path / "repo")
-    for column in ("AGE", "ADDED", "TIME", "SOURCE", "SELECTION"):
-        assert column in listed.out.splitlines()[0]
-    assert "C1/SHOP  all" in listed.out and "C1/SHOP  ORDERS, except TMP*, without consumers" in listed.out
-    first, second = typed("list", "-r", tmp_path / "repo", "--json").document["backups"]
-    assert first["source"]["account"] == "SHOP" and first["source"]["cluster"] == "C1"
-    assert first["stored_bytes_added"] > 0 and second["stored_bytes_added"] == 0
-    assert 0 < first["seconds"] < 60 and 0 <= second["age_seconds"] <= first["age_seconds"]
-    assert second["selection"] == {"streams": ["ORDERS"], "exclude": ["TMP*"], "consumers": False, "config_only": False}
-    assert len(typed("list", "-r", tmp_path / "repo", "--origin", "PAY", "--json").document["backups"]) == 0
-
-
-def test_what_excludes_everything_is_refused(shop: str, typed: Type, tmp_path: Path) -> None:
-    fill(shop, "S", 3)
-    at = ("-s", shop, "-r", tmp_path / "repo")
-    assert typed("backup", *at).code == 0
-    for line in (("backup", "--exclude", "*", *at), ("backup", "S", "--exclude", "S", *at)):
-        refused = typed(*line)
-        assert refused.code == 2 and "leaves out" in refused.err and "nothing would be backed up" in refused.err
-    assert typed("diff", "latest", "live", "--exclude", "*", *at).code == 2
-    drilled = typed("drill", "--exclude", "*", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
-    assert drilled.code == 3 and "nothing restored, nothing proved" in drilled.out
-    assert typed("backup", "--exclude", "*", "--allow-nothing", *at).code == 0

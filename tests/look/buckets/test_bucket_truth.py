@@ -19,8 +19,6 @@ from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.look.buckets.bucket import KeyList, KeyValueBucket
 from jsbackup.look.buckets.bucket_series import BucketSeries, find_series
 from jsbackup.look.moment import option_text
-from jsbackup.putting_back.chosen import ChosenMessages
-from jsbackup.putting_back.model import PutBackOptions
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.cut import AtSequence, Edge
@@ -165,25 +163,6 @@ def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None
     assert said["more"]
     if told.scenario.name == "quiet":
         assert said["more"] > 20  # of 80 questions
-
-
-def test_put_back_takes_what_is_listed_and_says_what_is_not_known(told: Told) -> None:
-    for bucket in told.buckets():
-        for at in _moments(told, bucket, 2):
-            listed = bucket.keys(at)
-            revisions = {state.revision for state in listed.keys}
-            for partial in (False, True):
-                options = PutBackOptions(stream="b", keys=(">",), at=at, partial=partial)
-                chosen = ChosenMessages(bucket.objects, bucket.manifest, bucket.stream, options)
-                if listed.certain and not revisions:
-                    with pytest.raises(JsBackupError, match=r"bucket b has no keys in backup"):
-                        list(chosen)
-                elif listed.certain or (partial and revisions):
-                    assert {one.sequence for one in chosen} == revisions
-                    assert bool(chosen.unknown) == (not listed.certain)
-                else:
-                    with pytest.raises(IncompleteError, match="cannot say of bucket b at"):
-                        list(chosen)
 
 
 @pytest.mark.by_turns

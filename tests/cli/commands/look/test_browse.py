@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,15 +76,6 @@ def test_what_cannot_be_is_one_sentence(repo: Path, typed: Type, tmp_path: Path)
         assert done.code == code and said in done.err and "Traceback" not in done.err, line
 
 
-@pytest.mark.slow
-def test_without_the_extra_it_says_what_to_install(repo: Path) -> None:
-    program = "import sys; sys.modules['{}'] = None; from jsbackup.cli.main import main; main()"
-    for name in ("uvicorn", "starlette"):
-        line = [sys.executable, "-c", program.format(name), "browse", "-r", str(repo)]
-        done = subprocess.run(line, capture_output=True, text=True, env=environment())
-        assert done.returncode == 13 and "pip install 'jsbackup[browse]'" in done.stderr and name in done.stderr
-
-
 def test_the_next_expiry_is_that_of_the_profile(repo: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     text = f'[profiles.nightly]\nrepo = "{repo}"\n[profiles.nightly.forget]\nkeep-last = 1\n'
@@ -112,15 +102,6 @@ def test_a_browser_is_opened_with_a_token_for_once(repo: Path, tmp_path: Path) -
         assert page.get("/").status == 200
 
 
-def test_without_a_desktop_none_is_opened(repo: Path) -> None:
-    line = command_line("browse", "--open", "--for", "200ms", "-q", "-r", repo)
-    kept = {name: value for name, value in environment().items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    done = subprocess.run(line, capture_output=True, text=True, env=kept)
-    # --quiet holds the remark back, and not the address.
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("http://127.0.0.1:")
-
-
 def test_a_script_reads_one_line_when_it_is_ready(repo: Path) -> None:
     line = command_line("browse", "-r", repo, "--json")
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment()) as started:
@@ -130,10 +111,3 @@ def test_a_script_reads_one_line_when_it_is_ready(repo: Path) -> None:
         finally:
             started.send_signal(signal.SIGINT)
     assert said["repository"] == str(repo) and "?token=" in said["url"]
-
-
-def test_the_address_for_other_machines_has_the_name_of_this_one(repo: Path) -> None:
-    for address in ("0.0.0.0", "::"):
-        with Browsing("-r", repo, "--bind", address) as page:
-            assert page.host == socket.gethostname()
-            assert page.log_in().ask("GET", "/", {"Host": page.address}).status == 200

@@ -11,7 +11,7 @@ from jsbackup.cli.commands.look.contents import bytes_json
 from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
-from tests.harness.shelf import EVIL, LARGE
+from tests.harness.shelf import EVIL
 
 Type = Callable[..., Typed]
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -96,11 +96,3 @@ def test_no_character_is_cut(data: bytes, text: str | None) -> None:
     assert bytes_json("start", data).keys() == (
         {"start"} if text == data.decode(errors="replace") else {"start_base64"}
     )
-
-
-def test_the_start_of_a_large_payload_is_there(shelf: Shelf, typed: Type) -> None:
-    found = check("history", typed("history", "OBJ_files", "--subject", "$O.files.C.>", "--json", "-r", shelf.repo))
-    large = [one for one in found["messages"] if one["bytes"] > 1024]
-    assert large and all(one["data"] is None for one in large)
-    starts = {b64decode(one["start_base64"]) for one in large}
-    assert LARGE[:1024] in starts and all(len(one) == 1024 and one in LARGE for one in starts)

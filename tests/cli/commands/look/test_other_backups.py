@@ -52,14 +52,6 @@ def test_a_named_backup_says_what_it_does_not_know(changing: Changing, typed: Ty
     assert (document.code, document.document["unknown"], document.document["whole"]) == (3, ["theme"], False)
 
 
-def test_an_error_names_the_command_that_asks_all_backups(changing: Changing, typed: Type) -> None:
-    for key in ("gone", "never-there-at-all"):
-        code, _, err = _value(changing, "latest", "settings", key)
-        assert code == 1 and f"jsbackup history KV_settings --key {key}" in err
-    done = typed("object", "latest", "files", "nothing", "-r", changing.repo)
-    assert done.code == 1 and "jsbackup history files --object nothing" in done.err
-
-
 def test_put_back_of_latest_asks_the_backups_around_the_moment(changing: Changing, typed: Type) -> None:
     first, second, _ = changing.backups
     line = ["put-back", "latest", "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
@@ -74,12 +66,6 @@ def test_put_back_of_latest_asks_the_backups_around_the_moment(changing: Changin
     every = typed(*line, "--key", ">", "--at", changing.moments[0], "--dry-run", "--json")
     assert every.code == 0 and every.document["backup"] == first
     assert sorted(one["name"] for one in every.document["messages"]) == ["gone", "lang", "theme"]
-
-
-def test_put_back_of_latest_says_that_a_key_had_no_value(changing: Changing, typed: Type) -> None:
-    line = ["put-back", "latest", "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
-    done = typed(*line, "--key", "gone", "--at", changing.moments[1])
-    assert done.code == 1, done
 
 
 def test_put_back_of_latest_takes_the_value_of_the_backup_before(
@@ -106,28 +92,6 @@ def test_put_back_of_latest_takes_the_value_of_the_backup_before(
     assert done.code == 16 and f"as backup {second} shows, it was not written until {moment[:19]}" in done.out, done
     done = typed(*line, "--overwrite", "--json")
     assert (done.code, done.document["backup"], done.document["written"]) == (0, first, 1)
-
-
-def test_history_has_what_was_written_between_two_backups(changing: Changing, typed: Type, tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    line = ("backup", "KV_often", "-s", changing.url, "-r", repo, "--json")
-
-    async def write(*values: bytes) -> None:
-        async with connected(changing.url) as nc:
-            bucket = await nc.jetstream().create_key_value(bucket="often", history=5)
-            for value in values:
-                await (bucket.put("key", value) if value else bucket.delete("key"))
-
-    asyncio.run(write(b"first"))
-    first = typed(*line).document["backup"]
-    asyncio.run(write(b"second", b"", b"third"))
-    second = typed(*line).document["backup"]
-    document = check("history", typed("history", "often", "--key", "key", "--json", "-r", repo))
-    found = [(one["operation"], one["data"], one["backups"]) for one in document["messages"]]
-    later = [("put", "second", [second]), ("delete", "", [second]), ("put", "third", [second])]
-    assert found == [("put", "first", [first, second]), *later]
-    for revision, value in ((1, "first"), (2, "second"), (4, "third")):
-        assert typed("kv", second, "often", "key", "--at", revision, "-r", repo).out == value
 
 
 def test_where_a_bucket_takes_values_that_expire_the_way_to_its_last_value_is_named(

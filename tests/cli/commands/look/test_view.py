@@ -86,14 +86,6 @@ def test_bytes_are_exact(shelf: Shelf) -> None:
     assert _run("kv", "latest", "settings", "theme", *where) == (0, BINARY, "")
 
 
-def test_one_message_as_json(shelf: Shelf, typed: Type) -> None:
-    (document,) = _lines(typed("view", "latest", "ORDERS", "--sequence", "33", "--json", "-r", shelf.repo))
-    assert (document["subject"], document["data"]) == ("orders.eu.3", '{"order": 33}')
-    assert document["headers"] == {"Nats-Msg-Id": ["order-33"]}
-    shown = typed("view", "latest", "ORDERS", "--sequence", "33", "-r", shelf.repo)
-    assert "[33] Subject: orders.eu.3 " in shown.out and "  Nats-Msg-Id: order-33\n" in shown.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -174,20 +166,6 @@ def test_an_encrypted_repository_needs_a_key_that_reads(shelf: Shelf, typed: Typ
     assert typed("view", "latest", "ORDERS", "--sequence", "1", "-r", vault, "--writer-key", writer).code == 12
 
 
-def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
-    second = tmp_path / "second"
-    assert typed("copy", "--to-repo", second, "-r", shelf.repo).code == 0
-    (segment,) = second.glob("segments/ORDERS-*/*.parquet")
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.chmod(0o600)
-    segment.write_bytes(data)
-    done = typed("view", "latest", "ORDERS", "--sequence", "1", "-r", second)
-    assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
-    segment.unlink()
-    assert typed("view", "latest", "ORDERS", "-r", second).code == 14
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -213,18 +191,6 @@ def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
     assert len(records) == 1
     assert typed(*words.split(), "-r", second).code == 14
     assert list(second.glob("verified/*-damaged.json")) == records
-
-
-def test_damage_that_cannot_be_recorded_is_still_told(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
-    second, writer = tmp_path / "second", tmp_path / "writer.key"
-    assert typed("init", "-r", second, "--sign", "--writer-key", writer).code == 0
-    assert typed("copy", "--to-repo", second, "--to-writer-key", writer, "-r", shelf.repo).code == 0
-    (segment,) = second.glob("segments/ORDERS-*/*.parquet")
-    segment.chmod(0o600)
-    segment.write_bytes(flip(segment.read_bytes()))
-    done = typed("view", "latest", "ORDERS", "--sequence", "1", "-r", second)
-    assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
-    assert "what is damaged is not recorded" in done.err
 
 
 def _shown(typed: Type, *words: object) -> dict[str, Any]:
@@ -272,15 +238,6 @@ def test_a_stream_is_shown_with_its_consumers(shelf: Shelf, typed: Type) -> None
 def test_what_cannot_be_shown_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, text: str) -> None:
     done = typed("show", shelf.backup, *words, "-r", shelf.repo)
     assert (done.code, text in done.err) == (2, True), done
-
-
-def test_no_match_is_said_on_stderr(shelf: Shelf, typed: Type) -> None:
-    for form in ((), ("--json",), ("--raw",)):
-        done = typed("view", shelf.backup, "ORDERS", "--subject", "orders.nothing", "-r", shelf.repo, *form)
-        assert (done.code, done.out, done.err) == (0, "", "no message of stream ORDERS matches\n")
-    assert typed("view", shelf.backup, "ORDERS", "--last", "1", "-r", shelf.repo).err == ""
-    quiet = typed("view", shelf.backup, "ORDERS", "--subject", "orders.nothing", "-r", shelf.repo, "-q")
-    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
 def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
