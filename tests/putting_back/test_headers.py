@@ -12,6 +12,7 @@ from jsbackup.putting_back.headers import (
     comparable,
     content_of,
     is_marker,
+    message_id,
     new_block,
     origin_in,
     origin_of_message,
@@ -131,6 +132,12 @@ def test_a_time_to_live_that_ended_is_a_reason(ttl: str) -> None:
 def test_a_time_to_live_that_means_nothing_is_a_reason(ttl: str) -> None:
     block = _block([("Nats-TTL", ttl.encode())])
     assert "cannot be understood" in reason_against(block, stored_ns=0, now_ns=0, allows_ttl=True)
+
+
+def test_the_message_id_is_the_one_that_a_server_sees() -> None:
+    assert message_id(None) == message_id(b"") == message_id(_block([("A", b" 1")])) == b""
+    assert message_id(_block([("A", b"Nats-Msg-Id:y"), ("Nats-Msg-Id", b"  x "), ("Nats-Msg-Id", b"z")])) == b"x"
+    assert message_id(_block([("nats-msg-id", b" x"), ("Nats-Msg-Id2", b" y")])) == b""
 
 
 def test_schedules_counters_and_markers_are_known() -> None:
