@@ -68,12 +68,6 @@ def test_pages_are_all_messages(
     assert found == [row.sequence for row in ROWS if _matches(wanted, row)]
 
 
-def test_a_message_has_the_start_of_its_payload(stored: tuple[Objects, StreamBackup]) -> None:
-    page = read_message_page(*stored, MessageFilter(), most=3, is_over=lambda: False)
-    for one, row in zip(page.messages, ROWS, strict=False):
-        assert (one.subject, one.headers, one.size, one.start) == (row.subject, row.headers, 300, row.data[:256])
-
-
 def test_a_timeline_has_all_messages(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
     objects, stream = stored
     timeline = timeline_of(objects, stream)

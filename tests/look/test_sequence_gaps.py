@@ -89,12 +89,3 @@ def test_nothing_is_older_than_its_stream() -> None:
     assert [gaps.last_possible(AtTime(created + one)) for one in (-1, 0, 9, 10, 20)] == [0, 4, 4, 5, 6]
     copied, _ = _stored([(5, created - 10), (6, created + 20)])
     assert [copied.last_possible(AtTime(created + one)) for one in (-11, -10, 0, 20)] == [4, 5, 5, 6]
-
-
-def test_the_segments_of_a_long_stream_are_not_read() -> None:
-    rows = [(number + (number > 500), number) for number in range(3, 1000)]
-    gaps, store = _stored(rows)
-    assert gaps.last_gap(gaps.last_possible(AtTime(900))) == 501
-    assert len(store.segments) <= 2
-    store.segments.clear()
-    assert gaps.last_gap(gaps.last_possible(AtSequence(500))) == 0 and not store.segments

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from jsbackup.stores.local import LocalStore
 from tests.browse.client import Browsing
 from tests.cli.typed import Typed
 from tests.harness.backups import make_repository, store_backup
-from tests.harness.commands import command_line, environment
 from tests.harness.servers import wait_until
 
 Type = Callable[..., Typed]
@@ -37,15 +34,6 @@ def test_a_signal_ends_it_cleanly(repo: Path, number: signal.Signals) -> None:
         held.close()
 
 
-def test_a_second_signal_ends_it_at_once(repo: Path) -> None:
-    with Browsing("-r", repo) as page, socket.create_connection(("127.0.0.1", page.port)) as held:
-        # Half of a request, which is waited for.
-        held.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: {page.log_in().cookie}\r\n".encode())
-        page.interrupt()
-        code, err = page.stop()
-        assert code in (0, 130) and "Traceback" not in err
-
-
 def test_it_ends_by_itself_and_says_where_it_was(repo: Path, typed: Type) -> None:
     done = typed("browse", "--for", "300ms", "-r", repo, "--json")
     assert done.code == 0 and done.document["url"].startswith("http://127.0.0.1:") and done.err == ""
@@ -63,16 +51,12 @@ def test_what_cannot_be_is_one_sentence(repo: Path, typed: Type, tmp_path: Path)
         done = typed("browse", "--port", port, "-r", repo)
         assert done.code == 2 and f"cannot listen on 127.0.0.1, port {port}: address already in use" in done.err
     for line, code, said in (
-        (["--bind", "no.such.host.invalid"], 2, "--bind: not an address"),
-        (["--bind", "192.0.2.1"], 2, "cannot listen on 192.0.2.1"),
-        (["--bind", "a" * 300], 2, "--bind: not an address"),
-        (["--port", "70000"], 2, "--port"),
-        (["--for", "0"], 2, "--for 0"),
-        (["--for", "soon"], 2, "soon"),
-        (["--context", "nowhere"], 2, "there is no nats context"),
-        (["-r", str(tmp_path / "none")], 10, "no repository"),
+        (["--bind", "a" * 300, "-r", repo], 2, "--bind: not an address"),
+        (["--for", "0", "-r", repo], 2, "--for 0"),
+        (["--context", "nowhere", "-r", repo], 2, "there is no nats context"),
+        (["-r", tmp_path / "none"], 10, "no repository"),
     ):
-        done = typed("browse", *([] if "-r" in line else ["-r", repo]), *line)
+        done = typed("browse", *line)
         assert done.code == code and said in done.err and "Traceback" not in done.err, line
 
 
@@ -100,14 +84,3 @@ def test_a_browser_is_opened_with_a_token_for_once(repo: Path, tmp_path: Path) -
         assert (first.status, second.status) == (200, 403)
         page.cookie = first.headers["set-cookie"].partition(";")[0]
         assert page.get("/").status == 200
-
-
-def test_a_script_reads_one_line_when_it_is_ready(repo: Path) -> None:
-    line = command_line("browse", "-r", repo, "--json")
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment()) as started:
-        try:
-            assert started.stdout is not None
-            said = json.loads(started.stdout.readline())
-        finally:
-            started.send_signal(signal.SIGINT)
-    assert said["repository"] == str(repo) and "?token=" in said["url"]
