@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
 from tests.harness.api import PATIENCE_SECONDS, call, connected, keys_of
 from tests.harness.commands import jsbackup
@@ -46,7 +47,9 @@ async def _fill(url: str) -> None:
         await bucket.delete("k1")
         objects = await js.create_object_store(bucket="files")
         await objects.put("one.bin", bytes(300_000))
-        await asyncio.sleep(0)
+        last = await js.create_key_value(bucket="last", history=1)
+        for key in ("a", "b", "a"):
+            await last.put(key, b"")
         while (await call(nc, "STREAM.INFO.SUM"))["state"]["messages"] < 8:
             await asyncio.sleep(0.05)
 
@@ -86,11 +89,13 @@ def rules(planned: dict[str, Any]) -> set[str]:
         (("ORDERS", "SUM", "--renumber"), "renumbers-origin"),
         (("KV_cfg", "--kv-compact", "--rename", "KV_cfg=KV_x"), ""),
         (("ORDERS", "--payload-match", "^1", "--header", "Kind", "--renumber"), "renumbered"),
-        # The sequences are the same.
-        (("SUM", "--renumber"), ""),
         (("ORDERS", "SUM", "--renumber", "--set", "sources=null"), ""),
         (("OBJ_files", "--exclude-subject", "$O.files.M.>"), "objects-in-part"),
+        (("OBJ_files", "--until", "2"), "objects-in-part"),
         (("KV_cfg", "--payload-match", "[0-9]"), "keys-return"),
+        # At sequence 2 the bucket had a key that has been overwritten since.
+        (("KV_last", "--until", "2"), "overwritten-since"),
+        (("KV_last", "--subject", "$KV.last.a"), ""),
         (("ORDERS", "--header", "kinds"), "filter-missed"),
         # What the other options leave out is not what the header has missed.
         (("ORDERS", "--header", "kinds", "--since", "2090-01-01T00:00:00Z"), "keeps-nothing"),
@@ -149,7 +154,6 @@ def test_a_part_does_not_replace_a_stream_that_has_more(repository: Path, target
     jsbackup("restore", "latest", *again, *where).ok()
     for words, said in (
         (["--exclude-subject", "orders.0"], "8 of 40 messages at the target (1 of 5 subjects)"),
-        (["--exclude-subject", "orders.0", "--subject", "orders.*"], "8 of 40 messages"),
         (["--header", "kind"], "left out by --header: at least 30 of 40 messages at the target"),
         (
             ["--last-per-subject", "2"],
@@ -183,62 +187,46 @@ def test_a_stream_numbered_anew_is_replaced_by_the_same_again(repository: Path, 
     assert jsbackup(*line, "--if-exists", "replace").code == 15
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize(
-    ("from_version", "to_version", "storage"),
-    [(NEWEST, NEWEST, "file"), (NEWEST, NEWEST, "memory"), ("2.10.26", NEWEST, "file"), (NEWEST, "2.12.8", "file")],
-)
-@pytest.mark.parametrize("renumber", [False, True])
+@pytest.mark.parametrize(("storage", "renumber"), [("file", False), ("memory", True)])
 def test_a_stream_that_is_written_to_is_cloned_with_its_newest_messages(
-    nats_server: Starter, from_version: str, to_version: str, storage: str, renumber: bool
+    nats_server: Starter, storage: str, renumber: bool
 ) -> None:
-    origin, goal = nats_server(from_version), nats_server(to_version)
+    origin, goal = nats_server(NEWEST), nats_server(NEWEST)
+    written: dict[bytes, list[int]] = {}
 
-    async def work() -> tuple[int, dict[str, Any], list[bytes], dict[bytes, list[int]]]:
-        stop = asyncio.Event()
+    async def publish(nc: Client, number: int) -> None:
+        subject = f"busy.{number % 20}"
+        reply = await nc.request(subject, bytes(3000), timeout=PATIENCE_SECONDS)
+        written.setdefault(subject.encode(), []).append(json.loads(reply.data)["seq"])
+
+    async def clone() -> dict[str, Any]:
         async with connected(origin.url) as nc:
             config = {"name": "BUSY", "subjects": ["busy.*"], "storage": storage, "max_msgs_per_subject": 3}
             await call(nc, "STREAM.CREATE.BUSY", config)
-            written: dict[bytes, list[int]] = {}
-
-            async def publish(number: int) -> None:
-                reply = await nc.request(f"busy.{number % 20}", bytes(3000), timeout=PATIENCE_SECONDS)
-                written.setdefault(b"busy.%d" % (number % 20), []).append(json.loads(reply.data)["seq"])
-
             for number in range(400):
-                await publish(number)
-
-            async def write() -> None:
-                number = 0
-                while not stop.is_set():
-                    await publish(number)
-                    number += 1
-
-            writing = asyncio.create_task(write())
+                await publish(nc, number)
             words = ["clone", "BUSY", "--last-per-subject", "1", *(["--renumber"] if renumber else [])]
             line = [*words, "-s", origin.url, "--to-server", goal.url]
-            done = await asyncio.to_thread(jsbackup, *line)
-            stop.set()
-            await writing
-            return done.code, done.document, [], written
+            cloning = asyncio.create_task(asyncio.to_thread(jsbackup, *line))
+            while not cloning.done():
+                await publish(nc, sum(map(len, written.values())))
+            document: dict[str, Any] = cloning.result().ok().document
+            return document
 
-    code, document, _, written = asyncio.run(work())
-    assert code == 0, document
-    (stream,) = document["streams"]
+    (stream,) = asyncio.run(clone())["streams"]
     assert stream["verified"]
     messages = observed(goal, "BUSY").messages
     assert sorted(one.subject for one in messages) == sorted(written)
-    for one in messages:
-        assert renumber or one.sequence in written[one.subject][19:]
     if renumber:
         gaps = any("its sequences have gaps" in note for note in stream["notes"])
         assert gaps or [one.sequence for one in messages] == list(range(1, 21))
+    else:
+        assert all(one.sequence in written[one.subject][19:] for one in messages)
 
 
-@pytest.mark.parametrize("storage", ["file", "memory"])
-@pytest.mark.parametrize("way", ["restore", "clone"])
+@pytest.mark.parametrize(("way", "storage"), [("restore", "file"), ("clone", "memory")])
 def test_consumers_wait_for_the_same_messages_under_new_sequences(
-    nats_server: Starter, tmp_path: Path, storage: str, way: str
+    nats_server: Starter, tmp_path: Path, way: str, storage: str
 ) -> None:
     origin, goal = nats_server(NEWEST), nats_server(NEWEST)
 
@@ -270,19 +258,12 @@ def test_consumers_wait_for_the_same_messages_under_new_sequences(
     async def read(consumer: str) -> list[int]:
         async with connected(goal.url) as nc:
             subscription = await nc.jetstream().pull_subscribe_bind(consumer, "S")
-            found: list[int] = []
-            while len(found) < 20:
-                try:
-                    batch = await subscription.fetch(20, timeout=2)
-                except TimeoutError:
-                    break
-                for message in batch:
-                    await message.ack()
-                found += [int(message.data) for message in batch]
-            return found
+            waiting = await subscription.consumer_info()
+            batch = await subscription.fetch(waiting.num_pending, timeout=PATIENCE_SECONDS)
+            return [int(message.data) for message in batch]
 
     told = {one["name"]: one for one in done.document["streams"][0]["consumers"]}
-    if way == "clone" and storage == "memory":  # an archive v2 has consumers first
+    if way == "clone":  # an archive v2 has consumers first
         assert "starts from its beginning: with --renumber" in told["reader"]["note"]
         assert asyncio.run(read("later")) == kept
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.look.all_backups import FoundMessage, Series, Sighting, search_series
@@ -15,6 +15,7 @@ from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import AtSequence, Cut
 from tests.harness.backups import CREATED, make_repository, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import EXPLORE
 
 ORIGIN = "cluster/account"
 
@@ -65,6 +66,7 @@ _STEPS = st.lists(
 )
 
 
+@settings(max_examples=200 if EXPLORE else 40)
 @given(
     steps=_STEPS,
     lame=st.frozensets(st.integers(0, 5)),

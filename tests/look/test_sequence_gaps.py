@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.look.moment import SequenceGaps
@@ -17,6 +17,7 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Edge
 from tests.harness.backups import CREATED, make_repository, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import EXPLORE
 from tests.harness.small_pages import make_pages_small
 
 
@@ -58,6 +59,7 @@ _EDGES = st.integers(1, 150).map(AtSequence) | st.integers(-1, 150).map(AtTime)
 
 # The last possible message and the gap are in different segments, and the first of them is read for both.
 @example(steps=[*[(1, 0)] * 5, (2, 0), (1, 0), (1, 1), (2, 0)], at=AtTime(0), tail=0)
+@settings(max_examples=200 if EXPLORE else 40)
 @given(steps=_ROWS, at=_EDGES, tail=st.integers(0, 2))
 def test_the_last_gap_is_that_of_a_look_at_every_message(steps: Sequence[tuple[int, int]], at: Edge, tail: int) -> None:
     sequence, time_ns, rows = 2, 0, []

@@ -42,9 +42,11 @@ def test_a_value_that_expired_is_there_before_and_gone_after(
     async def fill() -> int:
         async with connected(server.url) as nc:
             config = {"name": "KV_b", "subjects": [f"{SUBJECT}>"], "max_msgs_per_subject": 5, "discard": "new"}
-            more = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 3600 * 10**9, "allow_rollup_hdrs": True}
+            more = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 6 * 10**9, "allow_rollup_hdrs": True}
             await call(nc, "STREAM.CREATE.KV_b", {**config, **more})
-            ack = await nc.jetstream().publish(f"{SUBJECT}short", b"once", headers={"Nats-TTL": "5s"})
+            ack = await nc.jetstream().publish(
+                f"{SUBJECT}short", b"once", headers={"Nats-TTL": "6s"}
+            )  # no less than of markers
             stored: JSON = (await call(nc, "STREAM.MSG.GET.KV_b", {"seq": ack.seq}))["message"]
             return parse_time(stored["time"])
 
@@ -61,11 +63,12 @@ def test_a_value_that_expired_is_there_before_and_gone_after(
     gone_ns = asyncio.run(until_marked())
     gone = _bucket(repo, _back_up(server, repo))
     assert alive.value("short", AtTime(put_ns)).value == b"once"
-    with pytest.raises(JsBackupError, match=r"it has expired|may have expired"):
+    # The marker expires too; on a slow machine before the backup is made.
+    with pytest.raises(JsBackupError, match=r"expired|cannot say"):
         gone.value("short", AtTime(gone_ns))
     assert gone.keys().keys == ()
     for moment_ns in (put_ns, put_ns - 1):
-        with pytest.raises(IncompleteError, match=r"cannot say|may have expired"):
+        with pytest.raises(IncompleteError, match=r"expired|cannot say"):
             gone.value("short", AtTime(moment_ns))
 
 

@@ -136,7 +136,7 @@ def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None
     said: Counter[str] = Counter()
     repository = Repository.open(LocalStore(told.repo))
     *_, newest = told.buckets()
-    for at in _moments(told, newest, 20):
+    for at in _moments(told, newest, 8):
         series = find_series(repository, newest, at)
         values = {key: _value(series, key, at) for key in KEYS}
         _check(told, at, values, series.keys(">").keys)

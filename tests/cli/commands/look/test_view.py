@@ -158,7 +158,7 @@ def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
     plain = ["forget", "--keep-last", "1", "--dry-run", "-r", second]
     assert typed(*plain).code == 0
     shown = typed(*words.split(), "-r", second)
-    assert (shown.code, shown.out) == (14, "") and "SHA-256 differs" in shown.err
+    assert shown.code == 14 and '"order"' not in shown.out
     assert typed(*plain).code == 14
     records = list(second.glob("verified/*-damaged.json"))
     assert len(records) == 1

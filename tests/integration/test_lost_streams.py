@@ -1,5 +1,5 @@
-"""What a backup is worth: one of a server that has lost its streams, a drill of a few streams, words that leave
-something out (points 2 and 3)."""
+"""Backups of a server that has lost its streams do not stand for those before; a drill or backup of a part does not
+stand for one of everything."""
 
 from __future__ import annotations
 
@@ -65,39 +65,6 @@ def test_an_empty_backup_after_a_full_one_is_incomplete_and_stands_for_nothing(
     assert typed("backup", *where).code == 0 and typed("status", "-r", repo).code == 0
 
 
-def test_an_account_that_never_had_a_stream_is_backed_up_as_it_is(shop: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", shop, "-r", tmp_path / "repo")
-    for _ in range(2):
-        assert typed("backup", *where, "-q").code == 0
-    fill(shop, "EMPTY", 0)
-    assert typed("backup", *where, "-q").code == 0
-    delete(shop, "EMPTY")  # it never had a message
-    assert typed("backup", *where, "-q").code == 0
-    drilled = typed("drill", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
-    assert drilled.code == 3 and "nothing restored, nothing proved" in drilled.out
-    assert typed("status", "-r", tmp_path / "repo", "--max-drill-age", "1d").code == 17
-
-
-def test_streams_that_somebody_made_anew_without_messages_are_lost_too(shop: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", shop, "-r", tmp_path / "repo")
-    fill(shop, "ORDERS", 3)
-    full = backup_of(typed("backup", *where, "--json"))
-    delete(shop, "ORDERS")
-    fill(shop, "ORDERS", 0)
-    lost = typed("backup", *where, "--json")
-    assert lost.code == 3
-    assert lost.document["streams"][0]["warnings"] == [
-        f"it had 3 messages in backup {full}, and is another stream now, without messages"
-    ]
-    for streams in ((), ("ORDERS",)):
-        planned = typed("plan", "latest", *streams, *where, "--if-exists", "replace", "--json")
-        assert backup_of(planned) == full
-    # That it should be so is said once.
-    assert typed("backup", *where, "--allow-nothing", "-q").code == 0
-    assert typed("backup", *where, "-q").code == 0
-    assert typed("status", "-r", tmp_path / "repo").code == 0
-
-
 def test_what_comes_to_a_server_that_has_lost_its_streams_does_not_stand_for_them(
     shop: str, typed: Type, tmp_path: Path
 ) -> None:
@@ -119,24 +86,9 @@ def test_what_comes_to_a_server_that_has_lost_its_streams_does_not_stand_for_the
     assert (done.code, backup_of(done)) == (0, full)
     assert typed("backup", *where).code == 0  # restored: what is as old as the backup is there
     delete(shop, "ORDERS", "USERS", "NEW")
-    fill(shop, "ORDERS", 1)
     assert typed("backup", *where).code == 3
+    # That it should be so is said once.
     assert typed("backup", *where, "--allow-nothing").code == 0 and typed("backup", *where).code == 0
-
-
-def test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be(
-    shop: str, typed: Type, tmp_path: Path
-) -> None:
-    where = ("-s", shop, "-r", tmp_path / "repo")
-    fill(shop, "WORK", 3, retention="workqueue")
-    assert typed("backup", *where).code == 0
-    ask(shop, "STREAM.PURGE.WORK")
-    assert typed("backup", *where, "-q").code == 0
-    fill(shop, "ORDERS", 3)
-    assert typed("backup", *where).code == 0
-    ask(shop, "STREAM.PURGE.ORDERS")
-    purged = typed("backup", *where, "-q")
-    assert purged.code == 3 and "and has none now" in purged.err
 
 
 def test_a_follow_of_a_server_that_loses_its_streams_ends_incomplete(shop: str, typed: Type, tmp_path: Path) -> None:
@@ -166,17 +118,12 @@ def test_a_stream_that_was_purged_is_told_with_the_backup_that_has_its_messages(
         (said,) = warned.pop("ORDERS")
         assert said.startswith(f"it has no messages any more, and had 3 in backup {full}, made 20")
         assert warned == {"OTHER": [], "JOBS": []}
-    assert said in typed("backup", *where).out
     told = f"in this backup {said}"
     planned = typed("plan", "latest", "ORDERS", *where, "--if-exists", "replace", "--json")
     assert {one["rule"]: one["reason"] for one in planned.document["warnings"]}["emptied"] == told
-    for backup in ("latest", backup_of(done)):
-        done = typed("restore", backup, "ORDERS", *where, "--if-exists", "replace", "--json")
-        assert done.code == 0 and told in done.document["streams"][0]["notes"]
+    done = typed("restore", "latest", "ORDERS", *where, "--if-exists", "replace", "--json")
+    assert done.code == 0 and told in done.document["streams"][0]["notes"]
     assert typed("restore", full, "ORDERS", *where, "--if-exists", "replace").code == 0
-    assert "any more" not in typed("backup", *where).out
-    ask(shop, "STREAM.PURGE.ORDERS")
-    assert typed("backup", "--allow-nothing", *where).code == 0
     assert "any more" not in typed("backup", *where).out
 
 
@@ -187,7 +134,7 @@ def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: T
     fill(shop, "PAYMENTS", 3)
     assert typed("backup", "-s", shop, "-r", repo).code == 0
     hand = backup_of(typed("backup", "ORDERS", "-s", shop, "-r", repo, "--json"))
-    for words in ((hand,), ("latest", "ORDERS"), ("latest", "--exclude", "PAYMENTS")):
+    for words in ((hand,), ("latest", "--exclude", "PAYMENTS")):
         done = typed(drill[0], *words, *drill[1:])
         assert done.code == 0 and "it does not count as a drill of everything" in done.out
         breaches = typed(*status, "--json").document["breaches"]
