@@ -142,16 +142,3 @@ def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: T
     done = typed(*drill, "--json")
     assert done.code == 0 and done.document["everything"] and len(done.document["streams"]) == 2
     assert typed(*status).code == 0
-
-
-def test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it(shop: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", shop, "-r", tmp_path / "repo")
-    fill(shop, "ORDERS", 3)
-    fill(shop, "PAYMENTS", 3)
-    assert typed("backup", *where).code == 0
-    assert typed("backup", "--exclude", "PAYMENTS", *where).code == 0
-    status = typed("status", "-r", tmp_path / "repo", "--json")
-    assert [line["covered"] for line in status.document["lines"]] == [False, False]
-    assert typed("backup", *where).code == 0
-    status = typed("status", "-r", tmp_path / "repo", "--json")
-    assert sorted(line["covered"] for line in status.document["lines"]) == [False, True]

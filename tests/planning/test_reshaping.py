@@ -12,7 +12,6 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.model import Consumers, RestorePlan
 from jsbackup.planning.rules import Rule
 from jsbackup.repository.manifest import (
-    ArchiveFormat,
     Captured,
     SegmentRef,
     StreamBackup,
@@ -107,14 +106,6 @@ def test_a_name_that_cannot_be_is_refused_for_its_stream() -> None:
     assert [action.name for action in made.actions] == ["N_S"]
     with pytest.raises(UsageError, match="NOPE"):
         reshaped(stream("S"), rename=("NOPE=N",))
-
-
-def test_buckets_are_renamed_with_their_subjects() -> None:
-    bucket = stream("KV_cfg", subjects=["$KV.cfg.>"], consumers=(consumer("w", filter_subject="$KV.cfg.a"),))
-    (action,) = reshaped(bucket, rename=("*=n-*",)).actions
-    assert (action.name, action.config["subjects"]) == ("KV_n-cfg", ["$KV.n-cfg.>"])
-    assert action.consumers[0].consumer.config["filter_subject"] == "$KV.n-cfg.a"
-    assert action.reshape
 
 
 @pytest.mark.parametrize(
@@ -218,19 +209,6 @@ def test_a_push_consumer_that_would_deliver_beside_the_old_one_is_told() -> None
 # --- subjects ---
 
 
-def test_configurations_follow_the_subjects_and_the_changes_are_told() -> None:
-    entry = stream(
-        "S", subjects=["a.>"], republish={"src": "a.x", "dest": "r"}, consumers=(consumer("c", filter_subject="a.1"),)
-    )
-    (action,) = reshaped(entry, maps=("a.>=>b.>",)).actions
-    assert action.config["subjects"] == ["b.>"]
-    assert {change.field: change.after for change in action.changes} == {
-        "subjects": ["b.>"],
-        "republish": {"src": "b.x", "dest": "r"},
-    }
-    assert action.consumers[0].consumer.config["filter_subject"] == "b.1"
-
-
 def test_what_cannot_follow_the_subjects_is_refused() -> None:
     republishing = stream("S", subjects=["a.*.*"], republish={"src": "a.>", "dest": "r.>"})
     assert rules(reshaped(republishing, maps=("a.*.x=>b.$1.y",))) == [Rule.MAP_STREAM]
@@ -247,30 +225,10 @@ def test_subjects_that_become_one_are_refused_where_that_loses_messages() -> Non
         assert rules(reshaped(stream("S", subjects=["a.*"], **keeps), maps=merging)) == [Rule.MAP_MERGES]
 
 
-def test_a_copy_of_an_origin_that_is_not_mapped_is_told() -> None:
-    copy = stream("COPY", subjects=[], sources=[{"name": "ORIGIN"}])
-    (action,) = reshaped(copy, maps=("a.>=>b.>",)).actions
-    assert Rule.COPIES_UNMAPPED in [found.rule for found in action.warnings]
-
-
-def test_mapped_subjects_are_held_against_the_target() -> None:
-    made = reshaped(stream("S", subjects=["a.>"]), maps=("a.>=>b.>",), there=(existing("X", "b.*"),))
-    assert rules(made) == [Rule.SUBJECT_OVERLAP]
-    assert "b.>" in made.refusals[0].reason
-
-
 def test_masks_that_can_meet_no_message_are_refused() -> None:
     made = reshaped(stream("S", subjects=["a.>"]), masks=("a.*:$.m=redact", "typo.>:$.m=redact"))
     assert rules(made) == [Rule.MASK_AIMLESS]
     assert "typo.>" in made.refusals[0].reason
-
-
-def test_a_stream_kept_as_it_came_is_not_reshaped() -> None:
-    opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
-    ways = ({"rename": ("*=N*",)}, {"maps": ("S.>=>T.>",)}, {"masks": ("S.>:$=redact",)}, {"subjects": ("S.a",)})
-    for options in ways:
-        assert rules(reshaped(opaque, **options)) == [Rule.OPAQUE_RESHAPED]
-    assert rules(reshaped(opaque, stream("T"), rename=("T=U",))) == []
 
 
 # --- cuts ---

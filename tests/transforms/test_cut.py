@@ -95,13 +95,6 @@ def test_a_deleted_tail_stays_where_the_cut_is_behind_it() -> None:
     assert Cut(until=AtTime(29)).state_after(before, 5, Extent(), Extent(), size=0).last_seq == 2
 
 
-def test_what_a_filter_drops_is_deleted_and_leaves_the_end_where_the_cut_put_it() -> None:
-    messages = [Message(3, 30, "a", None, b""), Message(5, 50, "b", None, b""), Message(6, 60, "a", None, b"")]
-    before = state_of(messages, 3, 6, 60)
-    after = Cut(until=AtTime(50)).state_after(before, 6, extent(messages[:2]), extent(messages[:1]), size=0)
-    assert (after.messages, after.first_seq, after.last_seq, after.last_ns, after.deleted) == (1, 3, 5, 50, 2)
-
-
 @pytest.mark.parametrize(
     ("text", "edge"),
     [

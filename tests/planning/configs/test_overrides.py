@@ -84,18 +84,6 @@ def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> 
     assert not plan(stream("A1"), fields={"D:max_msgs": 1}, allow_nothing=True).refusals
 
 
-def test_a_placement_may_go() -> None:
-    placed = stream("S", placement={"cluster": "a", "tags": ["ssd"]})
-    (action,) = plan(placed, clustered=True, fields={"placement": None}).actions
-    assert "placement" not in action.config
-    assert [(change.field, change.after) for change in action.changes] == [("placement", None)]
-
-
-def test_what_does_not_change_is_no_change() -> None:
-    (action,) = plan(stream("S", max_msgs=7), fields={"max_msgs": 7}, replicas=1).actions
-    assert action.changes == ()
-
-
 def test_limits_that_were_there_before_are_no_refusal() -> None:
     assert codes(plan(stream("S", max_msgs=2, max_age=10, duplicate_window=100))) == []
     assert codes(plan(stream("S", max_msgs=2), fields={"max_msgs": 1})) == [15]

@@ -107,12 +107,6 @@ def test_what_is_mended_in_a_copy_makes_it_another_origin_for_its_own_copies() -
     assert not copy_of(made, "O").alters
 
 
-def test_servers_that_know_no_identities_yet_get_marks_that_hold_when_they_do() -> None:
-    action = copy_of(plan(ORIGIN, COPY, known=facts(10, identity="another"), version=OLD))
-    assert mend(action).renewed and rules(action) == {Rule.ORIGIN_RENEWED}
-    assert any("when the server is 2.15" in warning.reason for warning in action.warnings)
-
-
 def test_a_copy_that_is_ahead_goes_on_where_its_origin_ends() -> None:
     action = copy_of(plan(ORIGIN, COPY, known=facts(17)))
     assert mend(action).most == 10 and rules(action) == {Rule.COPY_AHEAD}
@@ -217,14 +211,6 @@ def test_sources_resume_by_a_start_sequence_where_that_is_asked_for(version: tup
     assert mend(action).raised == (6, 9) and Rule.RESUMED in rules(action)
 
 
-def test_what_cannot_be_known_is_said_to_be_so() -> None:
-    unsure = facts(6, exact=False, again=(7, 8))
-    action = copy_of(plan(ORIGIN, COPY, known=unsure, resume_sources=True))
-    (said,) = [one for one in action.warnings if one.rule is Rule.COPIED_AGAIN]
-    assert said.reason.endswith("(up to 2)") and "set opt_start_seq by hand" in said.hint
-    assert action.config["sources"] == [{"name": "O"}]
-
-
 def test_an_emptied_stream_goes_on_by_its_last_time_but_for_archives_v2() -> None:
     state = StreamState(messages=0, first_seq=11, last_seq=10, last_ns=5)
     captured = replace(COPY.captured, messages=0, first_seq=0, last_seq=0)
@@ -249,8 +235,3 @@ def test_streams_that_copy_from_what_is_replaced_are_told_of_in_numbers() -> Non
     assert "stream LEFT copies from it, keeps what it has and continues after sequence 8" in said()
     assert "AHEAD copies nothing new until sequence 14 is passed" in said()
     assert "AHEAD overwrites what it has with what comes" in said(version=OLD)
-
-
-def test_other_sources_that_are_asked_for_are_nobodys_business() -> None:
-    action = copy_of(plan(ORIGIN, COPY, known=facts(17), fields={"sources": [{"name": "ELSE"}]}))
-    assert not action.reshape and not action.starts

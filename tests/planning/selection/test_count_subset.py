@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import IntegrityError, PlanRefused, UsageError
+from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.planning.selection.kept_messages import estimate, reshaped_messages, survey
@@ -199,11 +199,3 @@ def test_a_message_that_cannot_be_masked_stops_it_before_anything_is_sent() -> N
         survey(objects, entry, hashing, b"short")
     ours, theirs = (survey(objects, entry, hashing, secret).entry.digest for secret in (b"1" * 16, b"2" * 16))
     assert ours != theirs
-
-
-def test_a_lost_segment_is_told() -> None:
-    store = MemoryStore()
-    entry = stored(Objects(store), [Message(number, number, "a.b", None, b"") for number in (1, 2)])
-    store.delete(entry.segments[0].key)
-    with pytest.raises(IntegrityError):
-        estimate(Objects(store), entry, Reshape(Cut(until=AtSequence(1))))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jsbackup.planning.forecast import time_bounds
 from jsbackup.planning.selection.kept_messages import survey_cut
 from jsbackup.planning.selection.subset import KeptStream, kept_by_bounds, segments_within
 from jsbackup.repository.manifest import StreamBackup
@@ -56,11 +55,6 @@ def test_a_cut_keeps_the_same(both: tuple[Repository, StreamBackup, StreamBackup
     assert as_listed(survey_cut(repository.objects, paged, cut)) == survey_cut(repository.objects, plain, cut)
     bounds = [kept_by_bounds(entry, Reshape(cut=cut)) for entry in (paged, plain)]
     assert as_listed(bounds[0]).entry == bounds[1].entry
-
-
-def test_the_ends_are_the_same(both: tuple[Repository, StreamBackup, StreamBackup]) -> None:
-    _, plain, paged = both
-    assert time_bounds(paged) == time_bounds(plain)
 
 
 def test_a_few_pages_are_read_for_a_few_messages(both: tuple[Repository, StreamBackup, StreamBackup]) -> None:

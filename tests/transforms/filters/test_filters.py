@@ -37,18 +37,6 @@ def test_what_was_typed_brings_back_every_filter(wanted: Filters) -> None:
     assert len(wanted.words) == sum(map(len, typed.values()))
 
 
-def test_options_are_those_that_were_typed() -> None:
-    wanted = Filters.parse({"subject": ["a.>"], "header": ["X:1", "Y"], "payload_match": ["a b"], "since": "1"})
-    assert wanted.words == ["--subject a.>", "--header X:1", "--header Y", "--payload-match a b"]
-    assert [(option, str(rule)) for option, rule in wanted.by_content] == [
-        ("--header", "X:1"),
-        ("--header", "Y"),
-        ("--payload-match", "a b"),
-    ]
-    assert wanted.columns == ("subject", "headers", "data")
-    assert Filters.parse({"payload_match": ["a"]}).columns == ("data",)
-
-
 def test_each_condition_counts_what_meets_it_among_those_that_come_to_it() -> None:
     x, y = (b"NATS/1.0\r\n%s: 1\r\n\r\n" % name for name in (b"X", b"Y"))
     messages = [

@@ -70,15 +70,6 @@ def test_a_pass_holds_no_more_than_it_may() -> None:
     assert finder._found.nbytes <= 20_000
 
 
-def test_what_is_found_grows_with_what_is_added() -> None:
-    rule = NewestRule()
-    finder = NewestFinder(rule)
-    finder.add(rows_of_subjects(batch_of([Message(1, 1, "a", None, b""), Message(2, 2, "b", None, b"")]), rule))
-    assert finder.sequences().to_pylist() == [1, 2]
-    finder.add(rows_of_subjects(batch_of([Message(3, 3, "a", None, b"")]), rule))
-    assert finder.sequences().to_pylist() == [2, 3]
-
-
 def test_a_rule_as_typed() -> None:
     assert NewestRule.of(None, False) is None
     assert str(NewestRule.of(3, False)) == "--last-per-subject 3"

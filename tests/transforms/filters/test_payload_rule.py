@@ -65,12 +65,6 @@ def test_a_match_is_one_of_the_text_that_go_reads(expression: str, data: list[by
     assert found == [theirs.search(as_go_reads(one)) is not None for one in data]
 
 
-def test_a_slice_of_a_column_is_read_alone() -> None:
-    column = pa.array([b"\xff", b"a\xff", b"b"], pa.binary())
-    assert as_text(column.slice(1)).to_pylist() == ["a�", "b"]
-    assert as_text(column.slice(2)).to_pylist() == ["b"]
-
-
 def test_text_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     """An expression that takes a backtracking engine the age of the universe."""
     rule = PayloadRule.parse("--payload-match", "^(a+)+$")

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import SUBJECT
-from jsbackup.transforms.filters.filters import Filters, subject_rows
+from jsbackup.transforms.filters.filters import subject_rows
 from tests.transforms.messages import Message, batch_of, literals, patterns
 from tests.transforms.test_subjects import by_the_rule
 
@@ -29,8 +27,3 @@ def test_signs_of_expressions_and_line_breaks_mean_themselves() -> None:
     assert subject_rows(batch.column(SUBJECT), ("a.b+",)).to_pylist() == [True, False, False]
     assert subject_rows(batch.column(SUBJECT), ("*.b+", "x")).to_pylist() == [True, False, False]
     assert subject_rows(batch.column(SUBJECT), ("a.>",)).to_pylist() == [True, True, True]
-
-
-def test_what_is_no_pattern_is_refused_by_its_option() -> None:
-    with pytest.raises(UsageError, match="--exclude-subject: not a subject"):
-        Filters.parse({"exclude_subject": ["a..b"]})
