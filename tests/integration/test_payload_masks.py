@@ -143,27 +143,3 @@ def test_a_path_never_changes_a_counter(server: NatsServer, typed: Type, tmp_pat
     line = ("COUNTS", "--mask", "counts.>:$.who=redact", "--allow-nothing", *REPLACE)
     assert typed("restore", "latest", *line, "-s", server.url, *repo, "-q").code == 0
     asyncio.run(_count_on(server.url))
-
-
-def test_what_servers_read_for_mqtt_is_not_masked_away(typed: Type, tmp_path: Path) -> None:
-    repo = ("-r", tmp_path / "repo")
-
-    async def fill(url: str) -> None:
-        async with connected(url) as nc:
-            for name, subjects in (("$MQTT_sess", "$MQTT.sess.>"), ("$MQTT_msgs", "$MQTT.msgs.>")):
-                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [subjects]})
-                await nc.request(subjects.replace(">", "x"), b'{"id":"x"}', timeout=20)
-
-    with NatsServer(NEWEST) as server:
-        asyncio.run(fill(server.url))
-        assert typed("backup", "-s", server.url, *repo, "-q").code == 0
-        for action in ("zero", "drop"):
-            line = ("plan", "latest", "--mask", f">:payload={action}", *REPLACE, "-s", server.url, *repo, "--json")
-            planned = typed(*line)
-            assert planned.code == 15
-            assert {(one["stream"], one["rule"]) for one in planned.document["refusals"]} == {
-                ("$MQTT_sess", "mask-state")
-            }
-        line = ("restore", "latest", "--mask", "$MQTT.msgs.>:payload=zero", *REPLACE, "-s", server.url, *repo, "-q")
-        assert typed(*line).code == 0
-        assert payloads(server.url, "$MQTT_msgs") == [bytes(10)]

@@ -250,9 +250,9 @@ def _with_wrong(value: Any) -> Iterator[Any]:
         yield rest
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("version", [OLD, NEW])
-@pytest.mark.parametrize("fields", [{}, {"max_msgs": 5, "retention": "workqueue"}], ids=["as it is", "set"])
+@pytest.mark.parametrize(
+    ("version", "fields"), [(OLD, {}), (NEW, {"max_msgs": 5, "retention": "workqueue"})], ids=["as it is", "set"]
+)
 def test_a_wrong_value_in_a_configuration_is_planned_or_a_format_error(
     version: tuple[int, ...], fields: dict[str, Any]
 ) -> None:

@@ -198,14 +198,6 @@ def test_maps_written_for_a_bucket_are_its_new_name_or_refused() -> None:
     assert [action.reshape.move("$KV.a.k") for action in turned.actions] == ["$KV.b.k", "$KV.b.k"]
 
 
-def test_a_push_consumer_that_would_deliver_beside_the_old_one_is_told() -> None:
-    pushing = stream("S", consumers=(consumer("c", deliver_subject="to.me"),))
-    there = (existing("S", "other"),)
-    for more, found in (({"there": there}, True), ({}, False), ({"there": there, "consumers": Consumers.NONE}, False)):
-        (action,) = reshaped(pushing, rename=("S=T",), **more).actions
-        assert (Rule.DELIVERS_TWICE in [one.rule for one in action.warnings]) is found
-
-
 # --- subjects ---
 
 

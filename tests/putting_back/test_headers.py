@@ -60,14 +60,6 @@ def test_what_stays_stays_byte_for_byte_in_order(pairs: list[tuple[str, bytes]])
     assert new_block(copy, [("Added", "1")], stored_ns=0, now_ns=0) == block
 
 
-@given(st.one_of(st.none(), st.lists(_KEPT, max_size=4).map(_block)), st.binary(max_size=5), st.text(max_size=5))
-def test_other_content_has_another_name(block: bytes | None, data: bytes, subject: str) -> None:
-    mine = content_of(subject, block, data)
-    assert mine != content_of(subject + "x", block, data)
-    assert mine != content_of(subject, block, data + b"x")
-    assert mine != content_of(subject, (block or b"NATS/1.0\r\n\r\n")[:-2] + b"More:1\r\n\r\n", data)
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_block_or_refused(block: bytes) -> None:
     reason = reason_against(block, stored_ns=0, now_ns=0, allows_ttl=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.api import JSON, PATIENCE_SECONDS, call, headers
+from tests.harness.api import JSON, PATIENCE_SECONDS, headers
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.servers import ENDS, NEWEST, NatsServer
 from tests.putting_back.scenes import (
@@ -18,7 +18,6 @@ from tests.putting_back.scenes import (
     back_up,
     delete,
     held,
-    in_client,
     is_copy_of,
     last_sequence,
     lines,
@@ -124,17 +123,6 @@ def test_a_run_that_fails_midway_says_how_far_it_came_and_the_next_one_goes_on(
     rest = put_back(everything, tmp_path / "repo", "latest", "S", "--subject", ">").ok()
     assert rest.document["written"] == 1 and rest.document["there"] == 100
     assert [one.data for one in run(held(everything, "S"))] == [data for _, _, data in messages]
-
-
-def test_another_stream_gets_all_of_them_once(nats_server: Starter, tmp_path: Path) -> None:
-    server = nats_server(NEWEST)
-    lost = lose(server.url, tmp_path / "repo", "S", [("s.a", None, b"%d" % n) for n in range(5)], subjects=["s.a"])
-    run(in_client(server.url, lambda nc: call(nc, "STREAM.DELETE.S")))
-    run(make(server.url, "T", subjects=["s.>"]))
-    for written in (5, 0):
-        made = put_back(server.url, tmp_path / "repo", "latest", "S", "--subject", ">", "--to", "T").ok()
-        assert made.document["written"] == written
-    assert [one.data for one in run(held(server.url, "T"))] == [one.data for one in lost]
 
 
 def test_a_stream_restored_in_place_still_has_its_messages(nats_server: Starter, tmp_path: Path) -> None:

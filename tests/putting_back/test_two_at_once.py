@@ -206,14 +206,6 @@ def test_what_a_busy_subject_drops_for_it_is_said(nats_server: Starter, tmp_path
     assert "of 1 subject, such as p.a, because others were published meanwhile" in report.notes[0]
     run(purge(server.url, "P"))
     assert run(_between(server.url, repo, busy, overwrite=True)).code == 0
-    # A subject that was full before is not written to, and has dropped nothing.
-    run(purge(server.url, "P"))
-    run(publish(server.url, [("p.b", None, b"%d" % n) for n in range(10)] + [("p.a", None, b"a")] * 100))
-    back_up(server.url, repo)
-    run(in_client(server.url, lambda nc: call(nc, "STREAM.PURGE.P", {"filter": "p.b"})))
-    run(publish(server.url, [("p.a", None, b"later")]))
-    report = run(_between(server.url, repo, [], partial=True))
-    assert ({one.subject for one in report.written}, report.dropped) == ({"p.b"}, False)
 
 
 def test_a_stream_that_takes_no_consumer_is_written_to(nats_server: Starter, tmp_path: Path) -> None:

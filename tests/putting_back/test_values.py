@@ -21,7 +21,6 @@ from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected, headers
 from tests.harness.servers import NEWEST, NatsServer
 from tests.putting_back.scenes import (
-    actions,
     back_up,
     held,
     in_client,
@@ -30,7 +29,6 @@ from tests.putting_back.scenes import (
     last_sequence,
     lose,
     make,
-    publish,
     put_back,
     run,
 )
@@ -147,30 +145,6 @@ def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_p
     assert run(keys_of(server.url, "settings", "theme", "lang", "prices.eu")) == dict.fromkeys(
         ("theme", "lang", "prices.eu"), b"from someone else"
     )
-
-
-def test_a_stream_that_keeps_one_message_of_a_subject(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo = nats_server(NEWEST), tmp_path / "repo"
-    run(make(server.url, "LAST", max_msgs_per_subject=1))
-    run(publish(server.url, [(f"last.{n}", headers(("N", str(n))), b"%d" % n) for n in range(6)]))
-    published = run(held(server.url, "LAST"))
-    back_up(server.url, repo)
-    run(publish(server.url, [("last.0", None, b"newer")]))
-
-    async def purge(nc: Client) -> None:
-        for n in (1, 2):
-            await call(nc, "STREAM.PURGE.LAST", {"filter": f"last.{n}"})
-
-    run(in_client(server.url, purge))
-    found = put_back(server.url, repo, "latest", "LAST", "--subject", ">", "--partial")
-    expected = {1: "refused", 2: "written", 3: "written", 4: "there", 5: "there", 6: "there"}
-    assert (found.code, actions(found)) == (3, expected)
-    now = {one.subject: one for one in run(held(server.url, "LAST"))}
-    assert now[b"last.0"].data == b"newer"
-    for n in (1, 2):
-        assert is_copy_of(published[n], now[b"last.%d" % n], "LAST")
-    put_back(server.url, repo, "latest", "LAST", "--subject", "last.0", "--overwrite").ok()
-    assert {one.subject: one.data for one in run(held(server.url, "LAST"))}[b"last.0"] == b"0"
 
 
 def test_a_time_to_live_goes_on_where_it_was(nats_server: Starter, tmp_path: Path) -> None:

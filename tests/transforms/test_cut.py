@@ -85,16 +85,6 @@ def test_the_state_after_a_cut_is_one_that_streams_have(
         assert after.last_seq == (kept[-1].sequence if kept else max(before.first_seq - 1, 0))
 
 
-def test_a_deleted_tail_stays_where_the_cut_is_behind_it() -> None:
-    messages = [Message(3, 30, "a", None, b""), Message(5, 50, "a", None, b"")]
-    before = state_of(messages, 3, 8, 80)
-    whole = extent(messages)
-    assert Cut(until=AtTime(80)).state_after(before, 5, whole, whole, size=0).last_seq == 8
-    assert Cut(until=AtTime(79)).state_after(before, 5, whole, whole, size=0).last_seq == 5
-    assert Cut(until=AtSequence(7)).state_after(before, 5, whole, whole, size=0).last_seq == 7
-    assert Cut(until=AtTime(29)).state_after(before, 5, Extent(), Extent(), size=0).last_seq == 2
-
-
 @pytest.mark.parametrize(
     ("text", "edge"),
     [

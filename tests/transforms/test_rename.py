@@ -40,11 +40,6 @@ def test_buckets_take_their_subjects_along() -> None:
     )
 
 
-def test_a_mirror_of_a_bucket_keeps_the_subjects_of_its_origin() -> None:
-    renames = RenameOptions.parse(["KV_m=KV_n"]).over({"KV_m": {"mirror": {"name": "KV_hub"}}})
-    assert renames.name("KV_m") == "KV_n" and not renames.subjects
-
-
 @pytest.mark.parametrize(
     ("text", "name", "becomes"),
     [

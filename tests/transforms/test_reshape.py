@@ -23,6 +23,7 @@ from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
+from tests.harness.servers import EXPLORE
 from tests.transforms.filters.judging import filters, is_wanted
 from tests.transforms.filters.test_newest import by_the_list
 from tests.transforms.messages import Message, batch_of, literals, messages_of
@@ -152,8 +153,7 @@ def test_a_message_with_an_unwanted_header_stops_everything() -> None:
     assert len(list(replace(reshape, cut=Cut.parse(None, "2", 0)).apply([batch_of(some)], stream="S"))) == 1
 
 
-@pytest.mark.by_turns
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300 if EXPLORE else 60)
 @given(reshapes(), streams, st.lists(st.integers(1, 5), min_size=1, max_size=12))
 def test_batches_come_out_as_the_rule_says_for_each_message(
     reshape: Reshape, messages: list[Message], sizes: list[int]

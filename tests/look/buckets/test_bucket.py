@@ -99,30 +99,3 @@ def test_buckets_are_found_by_name_and_moments_after_the_backup_are_refused(
         _bucket(repo, backup).keys(AtTime(2**62))
     with pytest.raises(UsageError, match="not a key"):
         _bucket(repo, backup).value("x.*")
-
-
-def test_an_error_says_what_was_probably_meant(tmp_path: Path) -> None:
-    """The revision before a delete, the key of a typo, and other backups where there is neither."""
-
-    async def fill(url: str) -> None:
-        async with connected(url) as nc:
-            await call(
-                nc, "STREAM.CREATE.KV_b", {"name": "KV_b", "subjects": [SUBJECT + ">"], "max_msgs_per_subject": 5}
-            )
-            js = nc.jetstream()
-            await js.publish(SUBJECT + "prices.eu", b"5")
-            for key in ("prices.eu", "never.put"):
-                await js.publish(SUBJECT + key, b"", headers={"KV-Operation": "DEL"})
-
-    with NatsServer(NEWEST) as server:
-        asyncio.run(fill(server.url))
-        bucket = _bucket(tmp_path / "repo", _back_up(server, tmp_path / "repo"))
-    hints = {"prices.eu": "revision 1: add '--at 1'", "prices.e": "Did you mean prices.eu?"}
-    for key in ("never.put", "something-else"):
-        hints[key] = f"see 'jsbackup history KV_b --key {key}'."
-    hints["$(touch"] = "see jsbackup history KV_b --key '$(touch'."  # quotes around quotes would end them
-    hints["--all"] = "see 'jsbackup history KV_b --key=--all'."
-    for key, hint in hints.items():
-        with pytest.raises(JsBackupError) as caught:
-            bucket.value(key)
-        assert hint in (caught.value.hint or "")

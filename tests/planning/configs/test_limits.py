@@ -65,12 +65,3 @@ def test_what_is_replaced_makes_room_but_only_once_the_copy_is_proved() -> None:
     assert refused(full, reserving, there=(old,)) == [("S", Rule.MAX_STREAMS), ("S", Rule.RESERVED_STORAGE)]
     room = account(tier(reserved=1000, streams=1, max_storage=2000, max_streams=2))
     assert refused(room, reserving, there=(old,)) == []
-
-
-def test_streams_are_counted_one_after_the_other() -> None:
-    two = account(tier(streams=1, max_streams=3))
-    assert refused(two, stream("A"), stream("B"), stream("C")) == [("C", Rule.MAX_STREAMS)]
-
-
-def test_no_limit_and_no_account_refuse_nothing() -> None:
-    assert refused(account(tier()), stream("S", max_bytes=1 << 40)) == []

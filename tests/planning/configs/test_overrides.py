@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.planning.configs.overrides import parse_override, unitless_duration
+from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import RestoreOptions
 from tests.planning.test_plan import codes, plan, stream
 
@@ -64,11 +64,6 @@ def test_what_no_field_can_have_is_a_mistake_of_usage(text: str, told: str) -> N
     with pytest.raises(UsageError, match=r".*") as caught:
         parse_override(text)
     assert told in caught.value.message
-
-
-def test_a_duration_without_a_unit_is_known() -> None:
-    assert unitless_duration("max_age=604800") == "max_age"
-    assert {unitless_duration(text) for text in ("max_age=20s", "max_msgs=5", "max_age=null", "max_age")} == {""}
 
 
 def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> None:

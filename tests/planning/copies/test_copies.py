@@ -124,15 +124,6 @@ def test_a_mirror_that_is_ahead_is_cut_and_so_is_its_mirror() -> None:
     assert not made.refusals
 
 
-def test_nothing_is_said_of_a_mirror_in_a_clone_that_ends_where_its_end_was_noted() -> None:
-    target, options = Target(NEW, False, {}), RestoreOptions()
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (ORIGIN, MIRROR))
-    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 10})))
-    assert not rules(copy_of(made, "M")) and copy_of(made, "M").reshape.cut.until == AtSequence(10)
-    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 8})))
-    assert rules(copy_of(made, "M")) == {Rule.MIRROR_CUT}
-
-
 def test_a_mirror_of_another_stream_that_is_shorter_is_refused() -> None:
     made = plan(MIRROR, there=(live("O", 4, created=LATER),))
     assert [refusal.rule for refusal in made.refusals] == [Rule.MIRROR_AHEAD]
@@ -209,15 +200,6 @@ def test_sources_resume_by_a_start_sequence_where_that_is_asked_for(version: tup
     action = copy_of(plan(ORIGIN, COPY, known=GONE, version=version, wire=wire, resume_sources=True))
     assert action.config["sources"] == [{"name": "O", "opt_start_seq": 10}]
     assert mend(action).raised == (6, 9) and Rule.RESUMED in rules(action)
-
-
-def test_an_emptied_stream_goes_on_by_its_last_time_but_for_archives_v2() -> None:
-    state = StreamState(messages=0, first_seq=11, last_seq=10, last_ns=5)
-    captured = replace(COPY.captured, messages=0, first_seq=0, last_seq=0)
-    empty = replace(COPY, state=state, captured=captured)
-    nothing = facts(0, reached=0, exact=False, again=tuple(range(1, 11)))
-    assert Rule.COPIED_AGAIN not in rules(copy_of(plan(ORIGIN, empty, known=nothing, version=OLD)))
-    assert Rule.COPIED_AGAIN in rules(copy_of(plan(ORIGIN, empty, known=nothing, wire=SendAs.V2)))
 
 
 def test_streams_that_copy_from_what_is_replaced_are_told_of_in_numbers() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.filters.filters import Filters
+from tests.harness.servers import EXPLORE
 from tests.transforms.filters.judging import filters, is_wanted
 from tests.transforms.messages import Message, batch_of, literals
 
@@ -18,7 +19,7 @@ block = st.none() | st.sampled_from(
 payload = st.sampled_from([b"", b'{"m":1}', b"xyz", b"X\xff", b"1}"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300 if EXPLORE else 50)
 @given(filters(), st.lists(st.tuples(literals, block, payload), max_size=12))
 def test_rows_are_those_that_the_rule_keeps(wanted: Filters, rows: list[tuple[str, bytes | None, bytes]]) -> None:
     messages = [Message(n, n, subject, headers, data) for n, (subject, headers, data) in enumerate(rows, start=1)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
 
-from jsbackup.cli.commands.look.contents import bytes_json
 from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
@@ -70,28 +68,3 @@ def test_a_stream_is_followed_over_backups(shelf: Shelf, typed: Type) -> None:
 def test_what_is_wrong_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, code: int, text: str) -> None:
     done = typed(*words, "-r", shelf.repo)
     assert (done.code, text in done.err) == (code, True), done
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"", ""),
-        (b"abc", "abc"),
-        ("aä".encode(), "aä"),
-        ("aä".encode()[:-1], "a"),
-        ("a€".encode()[:-1], "a"),
-        ("a😀".encode()[:-1], "a"),
-        ("a😀".encode(), "a😀"),
-        (b"a\xff", None),
-        (b"\x80\x80\x80\x80", None),
-    ],
-)
-def test_no_character_is_cut(data: bytes, text: str | None) -> None:
-    written = bytes_json("start", data, cut=True)
-    if text is None:
-        assert b64decode(written["start_base64"]) == data
-    else:
-        assert written == {"start": text}
-    assert bytes_json("start", data).keys() == (
-        {"start"} if text == data.decode(errors="replace") else {"start_base64"}
-    )

@@ -61,32 +61,6 @@ def test_put_back_of_latest_asks_the_backups_around_the_moment(changing: Changin
     assert typed(*line, "--key", "gone", "--at", changing.moments[1]).code == 1  # it had no value then
 
 
-def test_put_back_of_latest_takes_the_value_of_the_backup_before(
-    changing: Changing, typed: Type, tmp_path: Path
-) -> None:
-    """The first backup that knows the moment only shows that the key was not written until then."""
-    repo = tmp_path / "repo"
-
-    async def put(value: bytes) -> str:
-        async with connected(changing.url) as nc:
-            bucket = await nc.jetstream().create_key_value(bucket="proved")
-            await bucket.put("key", value)
-            await bucket.put("other", b"")
-            return await server_time(changing.url)
-
-    back_up = ("backup", "KV_proved", "-s", changing.url, "-r", repo, "--json")
-    asyncio.run(put(b"first"))
-    first = typed(*back_up).document["backup"]
-    moment = asyncio.run(server_time(changing.url))
-    asyncio.run(put(b"second"))
-    second = typed(*back_up).document["backup"]
-    line = ["put-back", "latest", "proved", "--key", "key", "--at", moment, "-s", changing.url, "-r", repo]
-    done = typed(*line)
-    assert done.code == 16 and f"as backup {second} shows, it was not written until {moment[:19]}" in done.out, done
-    done = typed(*line, "--overwrite", "--json")
-    assert (done.code, done.document["backup"], done.document["written"]) == (0, first, 1)
-
-
 def test_where_a_bucket_takes_values_that_expire_the_way_to_its_last_value_is_named(
     changing: Changing, typed: Type, tmp_path: Path
 ) -> None:

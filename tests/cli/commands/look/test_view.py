@@ -173,19 +173,6 @@ def _shown(typed: Type, *words: object) -> dict[str, Any]:
     return stream
 
 
-def test_subjects_are_counted(shelf: Shelf, typed: Type) -> None:
-    stream = _shown(typed, "ORDERS", "--subjects", "20", "-r", shelf.repo)
-    counts = {each["subject"]: each for each in stream["subjects"]}
-    assert len(counts) == stream["subject_count"] == 13
-    assert sum(each["messages"] for each in counts.values()) == stream["messages"] == 302
-    assert stream["bytes"] == sum(each["bytes"] for each in counts.values())
-    times = [line["time"] for line in _lines(typed("view", "latest", "ORDERS", "--json", "-r", shelf.repo))]
-    assert min(each["first"] for each in counts.values()) == times[0]
-    assert max(each["last"] for each in counts.values()) == times[-1]
-    some = typed("show", "latest", "ORDERS", "--subjects", "10", "-r", shelf.repo)
-    assert some.code == 0 and some.out.endswith("… and 3 more subjects\n") and "\x1b" not in some.out
-
-
 def test_a_stream_is_shown_with_its_consumers(shelf: Shelf, typed: Type) -> None:
     stream = _shown(typed, "ORDERS", "-r", shelf.repo)
     (consumer,) = stream["consumers"]
