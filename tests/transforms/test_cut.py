@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.model import StreamState
-from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare, counts_from_now, parse_edge
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare, parse_edge
 from tests.transforms.messages import Message, batch_of, messages_of
 
 NOW = 1_795_248_000_000_000_123  # 2026-11-21T08:00:00.000000123Z
@@ -131,18 +131,3 @@ def test_a_cut_of_nothing_is_refused() -> None:
         Cut.parse("1h", "2h", NOW)
     assert Cut.parse("5", "2h", NOW)
     assert not Cut.parse(None, None, NOW)
-
-
-@settings(deadline=None)
-@given(
-    st.builds(
-        Cut,
-        *(
-            st.none() | st.integers(1, 2**63 - 1).map(AtSequence) | st.integers(-(2**63) + 1, 2**63 - 1).map(AtTime)
-            for _ in range(2)
-        ),
-    )
-)
-def test_what_could_be_typed_brings_back_every_cut(cut: Cut) -> None:
-    for name, text in cut.typed.items():
-        assert parse_edge(name, text, 0) == getattr(cut, name) and not counts_from_now(text)

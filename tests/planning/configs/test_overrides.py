@@ -79,11 +79,6 @@ def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> 
     assert not plan(stream("A1"), fields={"D:max_msgs": 1}, allow_nothing=True).refusals
 
 
-def test_limits_that_were_there_before_are_no_refusal() -> None:
-    assert codes(plan(stream("S", max_msgs=2, max_age=10, duplicate_window=100))) == []
-    assert codes(plan(stream("S", max_msgs=2), fields={"max_msgs": 1})) == [15]
-
-
 def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:
     def refused(value: Any, *, meant: bool = False, **config: Any) -> list[int]:
         return codes(plan(stream("S", **config), fields={"subjects": value}, allow_nothing=meant))

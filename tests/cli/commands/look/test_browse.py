@@ -60,16 +60,6 @@ def test_what_cannot_be_is_one_sentence(repo: Path, typed: Type, tmp_path: Path)
         assert done.code == code and said in done.err and "Traceback" not in done.err, line
 
 
-def test_the_next_expiry_is_that_of_the_profile(repo: Path, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    text = f'[profiles.nightly]\nrepo = "{repo}"\n[profiles.nightly.forget]\nkeep-last = 1\n'
-    config.write_text(text)
-    with Browsing("--config", config, "--profile", "nightly") as page:
-        assert "Next expiry at the next backup 20261121T014500Z-000001" in page.log_in().get("/").words
-    with Browsing("-r", repo) as page:
-        assert "Next expiry not known" in page.log_in().get("/").words
-
-
 def test_a_browser_is_opened_with_a_token_for_once(repo: Path, tmp_path: Path) -> None:
     """Other users of the machine can see its command line."""
     opened, program = tmp_path / "opened", tmp_path / "browser"
