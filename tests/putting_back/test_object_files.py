@@ -6,7 +6,8 @@ import json
 import random
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from nats.js.api import ObjectMeta
 from nats.js.errors import NotFoundError
 
 from jsbackup.config.connection import ConnectionOptions, source_connection
-from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.errors import IntegrityError
+from jsbackup.protocol.info import StoredMessage
 from jsbackup.putting_back.model import PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
 from jsbackup.putting_back.run import write_object
@@ -102,10 +105,10 @@ def test_a_newer_file_stays_unless_told_and_its_chunks_go_then(nats_server: Star
     server, repo = nats_server(NEWEST), tmp_path / "repo"
     _lost(server.url, repo)
 
-    async def replace(nc: Client) -> None:
+    async def overwrite(nc: Client) -> None:
         await (await nc.jetstream().object_store("reports")).put(NAME, b"newer" * 50_000)
 
-    run(in_client(server.url, replace))
+    run(in_client(server.url, overwrite))
     refused = put_back(server.url, repo, "latest", "reports", "--object", NAME)
     assert refused.code == 16 and "newer" in refused.document["error"]["message"]
     read = _read(server.url, NAME)
@@ -125,27 +128,50 @@ def test_a_file_that_lost_chunks_is_written_again(nats_server: Starter, tmp_path
     assert read is not None and read[0] == BIG
 
 
+async def _written_after(url: str, repo: Path, between: Callable[[Client], Awaitable[object]]) -> PutBackReport:
+    """Delete the file, plan, let something happen, and write."""
+    opened = Repository.open(LocalStore(repo))
+    manifest = opened.manifest(opened.backups()[-1])
+    options = PutBackOptions("reports", object_name=NAME)
+    connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
+    async with connect_jetstream(connection) as js, connected(url) as nc:
+        await (await nc.jetstream().object_store("reports")).delete(NAME)
+        plan = await make_plan(js, opened.objects, manifest, options, now_ns=time.time_ns())
+        await between(nc)
+        return await write_object(js, opened.objects, plan, PutBackRun(connection, options))
+
+
 def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(NEWEST), tmp_path / "repo"
     _lost(server.url, repo)
 
-    async def race() -> PutBackReport:
-        opened = Repository.open(LocalStore(repo))
-        manifest = opened.manifest(opened.backups()[-1])
-        options = PutBackOptions("reports", object_name=NAME)
-        connection = source_connection(ConnectionOptions(server=server.url), {"HOME": "/nonexistent"})
-        async with connect_jetstream(connection) as js, connected(server.url) as nc:
-            store = await nc.jetstream().object_store("reports")
-            await store.delete(NAME)
-            plan = await make_plan(js, opened.objects, manifest, options, now_ns=time.time_ns())
-            await store.put(NAME, b"from someone else")
-            return await write_object(js, opened.objects, plan, PutBackRun(connection, options))
+    async def put(nc: Client) -> None:
+        await (await nc.jetstream().object_store("reports")).put(NAME, b"from someone else")
 
-    report = run(race())
+    report = run(_written_after(server.url, repo, put))
     assert report.code == 16 and not report.written
     read = _read(server.url, NAME)
     assert read is not None and read[0] == b"from someone else"
     assert sorted(_chunks(server.url).values()) == [1, 1]  # of the others; ours are purged
+
+
+def test_chunks_that_are_read_back_otherwise_make_no_file(
+    nats_server: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    _lost(server.url, repo)
+    read_message = JetStream.message
+
+    async def damaged(js: JetStream, stream: str, sequence: int) -> StoredMessage | None:
+        found = await read_message(js, stream, sequence)
+        return found and replace(found, data=found.data[::-1])
+
+    async def damage(_nc: Client) -> None:
+        monkeypatch.setattr(JetStream, "message", damaged)
+
+    with pytest.raises(IntegrityError):
+        run(_written_after(server.url, repo, damage))
+    assert _read(server.url, NAME) is None and sorted(_chunks(server.url).values()) == [1]
 
 
 def test_a_file_that_is_not_whole_in_the_backup_is_not_written(nats_server: Starter, tmp_path: Path) -> None:
