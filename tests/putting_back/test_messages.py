@@ -161,17 +161,17 @@ def test_headers_that_act_do_not_act_again(nats_server: Starter, tmp_path: Path)
 
 
 def test_ctrl_c_says_how_far_it_came_and_the_next_run_goes_on(nats_server: Starter, tmp_path: Path) -> None:
-    server, repo, count = nats_server(NEWEST), tmp_path / "repo", 8000
+    server, repo, count = nats_server(NEWEST), tmp_path / "repo", 4000
     lose(server.url, repo, "S", [("s.a", None, b"%d" % n) for n in range(count)])
     line = command_line("put-back", "latest", "S", "--subject", ">", "-s", server.url, "-r", repo)
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    while run(last_sequence(server.url, "S")) < count + 500:
+    while run(last_sequence(server.url, "S")) < count + 200:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130 and "messages were written" in said and "Traceback" not in said
     began = len(run(held(server.url, "S")))
-    assert 500 <= began < count
+    assert 200 <= began < count
     rest = put_back(server.url, repo, "latest", "S", "--subject", ">").ok().document
     assert (rest["there"], rest["written"]) == (began, count - began)
     assert [one.data for one in run(held(server.url, "S"))] == [b"%d" % n for n in range(count)]

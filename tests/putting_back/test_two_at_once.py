@@ -129,7 +129,7 @@ def test_a_killed_one_is_in_the_way_for_a_moment_only(nats_server: Starter, tmp_
     killed.wait(timeout=60)
     while (found := put_back(server.url, repo, "latest", "P", "--subject", ">")).code != 0:
         assert found.code == 16, found.out
-        time.sleep(1)
+        time.sleep(4)
     assert Counter(one.data for one in run(held(server.url, "P"))) == Counter({b"%d" % n: 1 for n in range(3000)})
 
 

@@ -158,6 +158,7 @@ def test_a_time_to_live_goes_on_where_it_was(nats_server: Starter, tmp_path: Pat
     published = lose(server.url, repo, "T", messages, allow_msg_ttl=True)
     refused = put_back(server.url, repo, "latest", "T", "--subject", ">", "--dry-run")
     while refused.code == 0:  # until the time of the third is over
+        time.sleep(2)
         refused = put_back(server.url, repo, "latest", "T", "--subject", ">", "--dry-run")
     assert refused.code == 15 and "time to live ended" in refused.document["error"]["message"]
     made = put_back(server.url, repo, "latest", "T", "--subject", ">", "--partial")

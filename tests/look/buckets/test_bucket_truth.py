@@ -34,7 +34,7 @@ _TTL = {"allow_msg_ttl": True}
 SCENARIOS = [
     Scenario("three", 3, {"put": 15, "delete": 4, "purge": 1}),
     # Little is overwritten twice between two backups.
-    Scenario("quiet", 1, {"put": 15}, _TTL, counts=(2, 3, 4), backups=8),
+    Scenario("quiet", 1, {"put": 15}, _TTL, counts=(2, 3, 4), backups=6),
     Scenario("compacted", 5, {"put": 6, "delete": 3, "compact": 3}),
     Scenario(
         "short-marked", 64, {"put": 5, "short": 4, "purge": 1}, {**_TTL, "subject_delete_marker_ttl": 3600 * 10**9}
@@ -80,7 +80,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Told(scenario, repo, recording, ends)
 
 
-def _moments(told: Told, bucket: KeyValueBucket, count: int = 3) -> list[Edge]:
+def _moments(told: Told, bucket: KeyValueBucket, count: int = 2) -> list[Edge]:
     return told.recording.moments(random.Random(bucket.manifest.id[:8]), told.ends[bucket.manifest.id], count)
 
 
@@ -136,7 +136,7 @@ def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None
     said: Counter[str] = Counter()
     repository = Repository.open(LocalStore(told.repo))
     *_, newest = told.buckets()
-    for at in _moments(told, newest, 8):
+    for at in _moments(told, newest, 5):
         series = find_series(repository, newest, at)
         values = {key: _value(series, key, at) for key in KEYS}
         _check(told, at, values, series.keys(">").keys)
