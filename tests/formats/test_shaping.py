@@ -1,5 +1,6 @@
-"""Masks and subjects of the compiled kernel and of its twin: against each other, and against Python as it masked before
-there was a kernel for it (`masks_before.py`).
+"""Masks and subjects of the compiled kernel and of its twin in Python, against each other and against plain rules.
+
+`test_json_text.py` judges how the twin reads JSON.
 """
 
 from __future__ import annotations
@@ -7,10 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import random
 import struct
-import sys
-import threading
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,9 +26,9 @@ from jsbackup.formats.json_text import MAX_TEXT_DEPTH, canonical
 from jsbackup.formats.mask_rules import MaskAction, MaskedRows, MaskPlace, MaskRule, ShapedColumn, Step, StepKind
 from jsbackup.transforms.json_path import parse_path
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
-from tests.formats.masks_before import mask_message
 from tests.formats.test_json_text import documents, space, steps
 from tests.formats.test_kernels import compiled_kernel, damaged
+from tests.harness.servers import EXPLORE
 from tests.transforms.messages import Message, batch_of, literals, patterns
 from tests.transforms.test_subject_map import maps
 from tests.transforms.test_subjects import by_the_rule
@@ -98,7 +96,7 @@ def keyed(value: str, secret: bytes = SECRET) -> bytes:
     return hmac.new(secret, value.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest().encode()
 
 
-# --- three of one mind --------------------------------------------------------------------------------------------
+# --- kernel and twin ----------------------------------------------------------------------------------------------
 
 actions = st.sampled_from([MaskAction.REDACT, MaskAction.HASH])
 in_paths = st.builds(
@@ -128,11 +126,11 @@ def contents(draw: st.DrawFn) -> Content:
     return Content(None if headers is None else damaged(data, headers), damaged(data, draw(payloads | st.just(b""))))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(
     st.lists(in_paths | in_headers, min_size=1, max_size=5), st.lists(contents(), max_size=4), st.booleans(), st.data()
 )
-def test_kernel_twin_and_the_python_before_mask_alike(
+def test_kernel_and_twin_mask_alike(
     rules: list[MaskRule], messages: list[Content], apart: bool, data: st.DataObject
 ) -> None:
     every = range(len(rules))
@@ -140,30 +138,17 @@ def test_kernel_twin_and_the_python_before_mask_alike(
     rows = [data.draw(st.sampled_from([-1, 0, 0, 1])) for _ in messages]
     secret = data.draw(st.sampled_from([bytes(16), SECRET, bytes(range(64)), bytes(range(65)), b"k" * 200]))
     call = (columns_of(messages), sets, numbers(*rows), apart)
-    masked = plain(compiled_kernel().Masker(rules, secret).mask(*call))
-    assert masked == plain(_kernels_py.Masker(rules, secret).mask(*call))
-    found = [0] * len(rules)
-    after = zip(
-        pieces(masked.headers, [one.headers for one in messages]),
-        pieces(masked.data, [one.data for one in messages]),
-        strict=True,
-    )
-    for row, (before, (block, payload)) in enumerate(zip(messages, after, strict=True)):
-        chosen = () if rows[row] < 0 else sets[rows[row]]
-        expected = mask_message([rules[n] for n in chosen], before.headers, before.data, secret, apart=apart)
-        assert bool(masked.faults[row]) == bool(expected.reasons)
-        if expected.reasons and not apart:
-            assert (block, payload) == (before.headers or b"", before.data)
-            for one in (compiled_kernel(), _kernels_py):
-                assert one.Masker(rules, secret).reason(chosen, before.headers, before.data) == expected.reasons[0]
-            continue
-        assert (block, payload) == (expected.headers or b"", expected.data)
-        for number, values in expected.found.items():
-            found[chosen[number]] += values
-    assert [count.values for count in masked.counts] == found
+    compiled, twin = compiled_kernel().Masker(rules, secret), _kernels_py.Masker(rules, secret)
+    masked = plain(compiled.mask(*call))
+    assert masked == plain(twin.mask(*call))
+    for row, (before, fault) in enumerate(zip(messages, masked.faults, strict=True)):
+        if fault and not apart:
+            chosen = sets[rows[row]]
+            reason = compiled.reason(chosen, before.headers, before.data)
+            assert reason == twin.reason(chosen, before.headers, before.data) != ""
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(
     st.lists(in_paths | in_headers | st.sampled_from([rule("payload=drop"), rule("payload=zero")]), max_size=4),
     st.lists(contents(), max_size=3),
@@ -178,34 +163,6 @@ def test_kernel_and_twin_agree_where_limits_are_reached(
     call = (columns_of(messages), [some], numbers(*[0] * len(messages)), apart)
     masked = [plain(one.Masker(rules, SECRET, *limits).mask(*call)) for one in (compiled_kernel(), _kernels_py)]
     assert masked[0] == masked[1]
-
-
-def test_what_masks_make_of_messages_is_pinned(kernel: ModuleType) -> None:
-    source = random.Random(7)
-    messages = []
-    for number in range(400):
-        document: Any = {
-            "id": number,
-            "name": source.choice(["Eva Müller", "x" * source.randrange(90), "a\nb\u2028\U0001f4e6", ""]),
-            "tags": [
-                source.choice([1.5, -2, None, True, "t", {"z": 1, "a": [[]]}]) for _ in range(source.randrange(4))
-            ],
-            "deep": {"name": {"b": number / 7, "a": "é", "": {}}},
-        }
-        text = json.dumps(document, ensure_ascii=number % 2 == 0, indent=number % 3 or None)
-        block = b"NATS/1.0\r\nX-User: u%d\r\nOther: 1\r\n\r\n" % number if number % 3 else None
-        messages.append(Content(block, text.encode() if number % 50 else b"not JSON"))
-    rules = ["$..name=hash", "$.tags[*]=hash", "$.tags[1]=redact", "$.deep=hash", "header(x-user)=hash"]
-    masker = kernel.Masker([rule(one) for one in rules], SECRET)
-    masked = masker.mask(columns_of(messages), [tuple(range(5))], numbers(*[0] * 400), True)
-    digest = hashlib.sha256()
-    for column in (masked.headers, masked.data):
-        digest.update(column.offsets)
-        digest.update(column.values)
-    assert digest.hexdigest() == "95f464eaaff234536ccc68ded68e15ac6827dd0921c471bc435b311eea53fb7f"
-    assert [one.values for one in masked.counts] == [784, 600, 200, 392, 266]
-    assert [one.failed for one in masked.counts] == [8, 8, 8, 8, 0]
-    assert [(one.seen, one.read, one.hit) for one in masked.counts[:1]] == [(400, 392, 392)]
 
 
 # --- hashes -------------------------------------------------------------------------------------------------------
@@ -225,25 +182,14 @@ def test_hashes_are_those_of_the_library_for_every_length(instructions: bool) ->
         compiled.use_sha256_instructions(True)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(documents(depth=4))
 def test_hashes_are_over_the_canonical_form(document: Any) -> None:
     (after,) = mask(compiled_kernel(), ["$=hash"], Content(None, document.text.encode("utf-8", "surrogatepass")))
     assert after.data == b'"%s"' % keyed(canonical(document.text))
 
 
-def test_members_are_sorted_by_their_names_however_many_they_are(kernel: ModuleType) -> None:
-    source = random.Random(3)
-    letters = ["a", "é", "\U0001f4e6", "\uffff", "\n", '"', "\\", "\x1f", "/", " ", "\x7f"]
-    members = [("".join(source.choices(letters, k=source.randrange(6))), n) for n in range(5000)]
-    text = "{" + ",".join(f'{json.dumps(name)}:{{"b":{n},"a":[]}}' for name, n in members) + "}"
-    form = ",".join(
-        f'{json.dumps(name, ensure_ascii=False)}:{{"a":[],"b":{n}}}' for name, n in sorted(members, key=lambda m: m[0])
-    )
-    assert mask(kernel, ["$=hash"], Content(None, text.encode()))[0].data == b'"%s"' % keyed(f"{{{form}}}")
-
-
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(
     st.from_regex(r"-?(0|[1-9][0-9]{0,45})(\.[0-9]{1,45})?([eE][+-]?[0-9]{1,20})?", fullmatch=True)
     | st.builds("{}{}e-{}".format, st.integers(1, 99), st.just("0" * 5), st.integers(30, 50))
@@ -257,39 +203,22 @@ def test_numbers_have_one_form_by_their_value(number: str) -> None:
 # --- what is not JSON ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "text",
     [
-        *["", " ", "{", "}", "[", "[1", "[1,", "[1,]", "[1 2]", "{,}", '{"a"}', '{"a":}', '{"a":1,}', '{"a":1 "b":2}'],
-        *["{a:1}", "{'a':1}", "{1:2}", "01", "1 2", '"a', '"\\x"', '"\n"', "nul", "-", "1.", ".5", "+1", "[1]]"],
-        *[
-            "\ufeff{}",
-            "{}{}",
-            "// x\n1",
-            '"\\u12"',
-            '"\\u12g4"',
-            '"\\',
-            "tru",
-            "-Inf",
-            "nulls",
-            "1e",
-            "1e+",
-            "[}",
-            "{]",
-        ],
-        *['{"a":[}]}', '"\x1f"', "\x00", "{}\x00", '{"a":1]', "[1}", '{"a" 1}', '{"a":1;"b":2}', "\u00a01", "1\v"],
+        *[" ", "{", "[1,]", "[1 2]", '{"a":}', '{"a":1 "b":2}', "{1:2}", "01", '"a', '"\\x"', '"\n"', "nul", "1."],
+        *["[1]]", "\ufeff{}", "{}{}", '"\\u12g4"', "1e+", "[}", "{]", "\x00", '{"a":1]', "\u00a01"],
     ],
 )
-@pytest.mark.parametrize("path", ["$", "$.a", "$..b", "$[*]", "$[7].x", "$.a[0]"])
+@pytest.mark.parametrize("path", ["$", "$.a", "$..b", "$[7].x"])
 def test_what_is_not_json_is_a_fault_whatever_is_looked_for(kernel: ModuleType, text: str, path: str) -> None:
     masker = kernel.Masker([rule(f"{path}=hash")], SECRET)
     masked = masker.mask(columns_of([Content(None, text.encode())]), [(0,)], numbers(0), False)
-    assert masked.faults == (b"\1" if text else b"\0") and bytes(masked.data.values) == text.encode()
+    assert masked.faults == b"\1" and bytes(masked.data.values) == text.encode()
 
 
 @pytest.mark.parametrize("bad", [b"\xff", b"\x80", b"\xc0\x80", b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"])
-@pytest.mark.parametrize("before", [0, 1, 15, 16, 17, 40])
+@pytest.mark.parametrize("before", [0, 15, 16, 40])
 def test_what_is_not_utf8_is_a_fault_wherever_it_is(kernel: ModuleType, bad: bytes, before: int) -> None:
     masker = kernel.Masker([rule("$.a=redact")], SECRET)
     good = b'{"a":1,"%s\xf4\x8f\xbf\xbf\xed\x9f\xbf":"%s"}' % (b"x" * before, b"y" * before)
@@ -302,7 +231,7 @@ def test_what_is_not_utf8_is_a_fault_wherever_it_is(kernel: ModuleType, bad: byt
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
-@pytest.mark.parametrize("path", ["$..b", "$", "$.x", "$[*][*][*]", "$..a..a..a"])
+@pytest.mark.parametrize("path", ["$..b", "$", "$.x", "$..a..a..a"])
 def test_text_may_be_nested_so_deeply_and_no_deeper(kernel: ModuleType, opening: str, path: str) -> None:
     closing = {"[": "]", '{"a":': "}", '[{"a":': "}]"}[opening]
     levels = MAX_TEXT_DEPTH // len(closing)
@@ -332,30 +261,16 @@ def test_whole_payloads_are_dropped_or_become_zeros_whatever_they_are(kernel: Mo
     assert masked.counts[1:] == ((2, 2, 2, 2, 0), (2, 1, 1, 1, 1))
 
 
-def test_each_row_has_its_own_rules(kernel: ModuleType) -> None:
-    masker = kernel.Masker([rule("$.a=redact"), rule("$.b=redact")], SECRET)
-    messages = [Content(None, b'{"a":1,"b":2}')] * 4
-    masked = masker.mask(columns_of(messages), [(0,), (1,), (0, 1)], numbers(1, -1, 2, 0), False)
-    assert pieces(masked.data, []) == [
-        b'{"a":1,"b":"***"}',
-        b'{"a":1,"b":2}',
-        b'{"a":"***","b":"***"}',
-        b'{"a":"***","b":2}',
-    ]
-    assert [one.hit for one in masked.counts] == [2, 2]
-
-
-def test_paths_of_many_steps_and_many_rules_fit(kernel: ModuleType) -> None:
+def test_paths_of_many_steps_and_many_rules_fit() -> None:
     """More places than one word has bits for."""
     deep = tuple(Step(StepKind.ANYWHERE if n % 3 else StepKind.MEMBER, "a") for n in range(64))
     rules = [MaskRule(MaskPlace.PATH, MaskAction.REDACT, deep[:n]) for n in range(64, 0, -1)]
     text = '{"a":' * 64 + "1" + "}" * 64
-    masker = kernel.Masker(rules, SECRET)
     for some in (tuple(range(64)), (0,), (0, 1, 63), (31,)):
-        masked = masker.mask(columns_of([Content(None, text.encode())]), [some], numbers(0), False)
-        expected = mask_message([rules[n] for n in some], None, text.encode(), SECRET, apart=False)
-        assert pieces(masked.data, []) == [expected.data]
-        assert [masked.counts[n].values for n in some] == list(expected.found.values())
+        call = (columns_of([Content(None, text.encode())]), [some], numbers(0), False)
+        masked = plain(compiled_kernel().Masker(rules, SECRET).mask(*call))
+        assert masked == plain(_kernels_py.Masker(rules, SECRET).mask(*call))
+        assert sum(masked.counts[n].values for n in some) > 0
 
 
 @pytest.mark.parametrize(
@@ -386,16 +301,6 @@ def test_subjects_with_bad_offsets_are_not_compared(kernel: ModuleType, offsets:
             call(columns)
 
 
-def test_numbers_of_no_rule_or_set_are_mistakes_of_the_caller(kernel: ModuleType) -> None:
-    masker = kernel.Masker([rule("$.a=redact")], SECRET)
-    columns = columns_of([Content(None, b"1")])
-    for sets, rows in (([(1,)], numbers(0)), ([(-1,)], numbers(0)), ([(0,)], numbers(1)), ([(0,)], numbers(-2))):
-        with pytest.raises(ValueError, match="has this number"):
-            masker.mask(columns, sets, rows, False)
-    with pytest.raises(ValueError, match="4 bytes"):
-        masker.mask(columns, [(0,)], b"\0\0\0", False)
-
-
 def test_a_sliced_batch_is_masked_as_its_slice(kernel: ModuleType) -> None:
     messages = [Content(b"NATS/1.0\r\nX: %d\r\n\r\n" % n if n % 3 else None, b'{"a":%d}' % n) for n in range(40)]
     batch = batch_of([Message(n + 1, 1, "s", *one) for n, one in enumerate(messages)])
@@ -407,33 +312,12 @@ def test_a_sliced_batch_is_masked_as_its_slice(kernel: ModuleType) -> None:
             assert pieces(found, []) == pieces(all_of, [])[start : start + count]
 
 
-def test_the_kernel_lets_other_threads_run_while_it_masks() -> None:
-    compiled = compiled_kernel()
-    masker = compiled.Masker([rule("$..a=hash")], SECRET)
-    columns = columns_of([Content(None, b'{"b":[{"a":"%s"}]}' % (b"x" * 300))] * 2000)
-    patience = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    go, ran = threading.Event(), threading.Event()
-    other = threading.Thread(target=lambda: (go.wait(), ran.set()))
-    try:
-        other.start()
-        go.set()
-        for _ in range(2000):
-            masker.mask(columns, [(0,)], bytes(8000), False)
-            if ran.is_set():
-                break
-        assert ran.is_set()
-    finally:
-        sys.setswitchinterval(patience)
-        other.join()
-
-
 # --- subjects -----------------------------------------------------------------------------------------------------
 
 odd = literals | st.sampled_from(["", ".", "a.", ".a", "a..b", "$KV.a.b", "$O.a", "$MQTT", "$KVs.a", "a.\udcff", "é.b"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(st.lists(odd, max_size=6), st.lists(patterns(), max_size=70))
 def test_subjects_match_as_the_rule_says(subjects: list[str], wanted: list[str]) -> None:
     columns = columns_from_batch(batch_of([Message(n, 1, one, None, b"") for n, one in enumerate(subjects, start=1)]))
@@ -447,7 +331,7 @@ def test_subjects_match_as_the_rule_says(subjects: list[str], wanted: list[str])
     assert memoryview(first).cast("i").tolist() == [min(some, default=-1) for some in matching]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=200 if EXPLORE else 50)
 @given(st.lists(odd, max_size=6), st.lists(st.lists(maps(), max_size=3), max_size=2))
 def test_subjects_are_mapped_as_one_by_one(subjects: list[str], stages: list[list[SubjectMap]]) -> None:
     columns = columns_from_batch(batch_of([Message(n, 1, one, None, b"") for n, one in enumerate(subjects, start=1)]))

@@ -1,8 +1,6 @@
 """Streams restored or cloned otherwise: renamed, mapped, cut, filtered, masked as the rule says, message by message.
 
-The rule is applied in plain Python to what the witness has read of the source; then it reads the target. Options are
-drawn at random, by a seed that the name of the test tells.
-"""
+The rule is applied in plain Python to what the witness has read of the source; then it reads the target."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,10 @@ from nats.js.errors import KeyNotFoundError
 from jsbackup.cli.main import run
 from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.times import format_time
-from tests.harness.api import call, connected
-from tests.harness.natscli import run_nats
+from tests.harness.api import PATIENCE_SECONDS, call, connected
 from tests.harness.oracle import ObservedMessage, ObservedStream, observe
 from tests.harness.sending import send_as
-from tests.harness.servers import NatsServer
-
-VERSIONS = ["2.10.26", "2.12.8", "2.14.6", "2.15.1"]
-ROUNDS = 30
+from tests.harness.servers import ENDS, NEWEST, NatsServer
 
 _DEFAULTS = SegmentWriter.__init__.__kwdefaults__ or {}
 
@@ -78,7 +72,6 @@ async def _fill(url: str, chance: random.Random) -> None:
                 await js.publish(subject, data, headers={"X-User": "eve"} if chance.random() < 0.3 else None)
             for sequence in chance.sample(range(1, 61), 8):
                 await call(nc, f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
-        await call(nc, "STREAM.MSG.GET.A", {"last_by_subj": "a.>"})
         # Nothing is delivered again while tests use what is made here once.
         patient = ConsumerConfig(ack_wait=3600)
         one = await js.pull_subscribe("a.x.>", "reader", stream="A", config=patient)
@@ -116,205 +109,134 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
         yield place
 
 
-# -------------------------------------------------------------------------------------------- options, and their rule
+# --- options, and their rule ---
 
-Rows = tuple[ObservedMessage, ...]
-
-
-@dataclass
-class Wish:
-    """Options, and what they do to messages."""
-
-    options: list[str] = field(default_factory=list)
-    keeps: list[Callable[[ObservedMessage], bool]] = field(default_factory=list)
-    last_seq: Callable[[ObservedStream, Rows], int] = lambda before, _within: before.state["last_seq"]
-    newest: int = 0  # of each subject
-    renumber: bool = False
-    in_time: bool = False  # it ends at a time
-    change: list[Callable[[ObservedMessage], ObservedMessage]] = field(default_factory=list)
-
-    def apply(self, before: ObservedStream) -> tuple[list[ObservedMessage], int]:
-        cuts, filters = [k for k in self.keeps if k.__name__ == "cut"], [k for k in self.keeps if k.__name__ != "cut"]
-        within = tuple(m for m in before.messages if all(k(m) for k in cuts))
-        kept = [m for m in within if all(k(m) for k in filters)]
-        if self.newest:
-            of_subject = {m.subject: [n for n in kept if n.subject == m.subject][-self.newest :] for m in kept}
-            kept = [m for m in kept if m in of_subject[m.subject]]
-        for change in self.change:
-            kept = [change(m) for m in kept]
-        if self.renumber:
-            return [replace(m, sequence=n) for n, m in enumerate(kept, start=1)], len(kept)
-        return kept, self.last_seq(before, within)
+Rows = list[ObservedMessage]
 
 
-def _until(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    edge = chance.choice(before.messages)
-    if chance.random() < 0.5:
-        sequence = chance.randint(1, before.state["last_seq"])
-        wish.options += ["--until", str(sequence)]
-
-        def cut(m: ObservedMessage) -> bool:
-            return m.sequence <= sequence
-
-        wish.last_seq = lambda _before, _within: sequence
-    else:
-        wish.options += ["--until", format_time(edge.time_ns)]
-        wish.in_time = True
-
-        def cut(m: ObservedMessage) -> bool:
-            return m.time_ns <= edge.time_ns
-
-        def last_seq(whole: ObservedStream, within: Rows) -> int:
-            if whole.messages[-1].time_ns <= edge.time_ns:
-                return int(whole.state["last_seq"])
-            return within[-1].sequence if within else 0
-
-        wish.last_seq = last_seq
-    wish.keeps.append(cut)
+def _at(stream: ObservedStream, row: int) -> ObservedMessage:
+    """The message of that row: deleted ones are none."""
+    return stream.messages[row]
 
 
-def _since(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    edge = before.messages[chance.randrange(len(before.messages) // 2)]
-    by_time = chance.random() < 0.5
-
-    def cut(m: ObservedMessage) -> bool:
-        return m.time_ns >= edge.time_ns if by_time else m.sequence >= edge.sequence
-
-    wish.options += ["--since", format_time(edge.time_ns) if by_time else str(edge.sequence)]
-    wish.keeps.append(cut)
+def _redacted(m: ObservedMessage) -> ObservedMessage:
+    who = json.dumps(json.loads(m.data)["who"]).encode()
+    block = m.header_block and m.header_block.replace(b"eve", b"***")
+    return replace(m, data=m.data.replace(who, b'"***"'), header_block=block)
 
 
-def _subject(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    tokens = chance.sample("xyz", chance.randint(1, 2))
-    top = before.name.lower()
-    for token in tokens:
-        wish.options += ["--subject", f"{top}.{token}.*"]
-    wish.keeps.append(lambda m: m.subject.decode().split(".")[1] in tokens)
+def _newest(rows: Rows, count: int) -> Rows:
+    return [m for m in rows if m in [n for n in rows if n.subject == m.subject][-count:]]
 
 
-def _without_subject(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    token = chance.choice("123")
-    wish.options += ["--exclude-subject", f"{before.name.lower()}.*.{token}"]
-    wish.keeps.append(lambda m: m.subject.decode().split(".")[2] != token)
+@dataclass(frozen=True)
+class Case:
+    """Options, and the messages that they leave. `ends_at` is the row of the last sequence, if not the stream's."""
+
+    options: Callable[[ObservedStream], list[str]]
+    keeps: Callable[[ObservedStream, Rows], Rows]
+    ends_at: int | None = None
+    renumbered: bool = False
+
+    def kept(self, before: ObservedStream) -> tuple[Rows, int]:
+        rows = self.keeps(before, list(before.messages))
+        if self.renumbered:
+            return [replace(m, sequence=n) for n, m in enumerate(rows, start=1)], len(rows)
+        return rows, before.state["last_seq"] if self.ends_at is None else _at(before, self.ends_at).sequence
 
 
-def _header(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    wish.options += ["--header", chance.choice(["x-user", "X-User:eve"])]
-    wish.keeps.append(lambda m: b"X-User" in (m.header_block or b""))
+CASES = {
+    "all": Case(lambda _: [], lambda _, rows: rows),
+    "between sequences, some subjects": Case(
+        lambda s: ["--since", str(_at(s, 9).sequence), "--until", str(_at(s, 40).sequence), "--subject", "a.x.*"],
+        lambda _, rows: [m for m in rows[9:41] if m.subject.startswith(b"a.x.")],
+        ends_at=40,
+    ),
+    "between times, without some subjects": Case(
+        lambda s: [
+            *("--since", format_time(_at(s, 4).time_ns), "--until", format_time(_at(s, 30).time_ns)),
+            *("--exclude-subject", "a.*.1"),
+        ],
+        lambda s, rows: [
+            m for m in rows if _at(s, 4).time_ns <= m.time_ns <= _at(s, 30).time_ns and m.subject[-1:] != b"1"
+        ],
+        ends_at=30,
+    ),
+    "by content": Case(
+        lambda _: ["--header", "x-user", "--payload-match", '"who": "u[123]"}$'],
+        lambda _, rows: [m for m in rows if m.header_block and json.loads(m.data)["who"] in ("u1", "u2", "u3")],
+    ),
+    "the newest, numbered anew": Case(
+        lambda _: ["--last-per-subject", "2", "--renumber"], lambda _, rows: _newest(rows, 2), renumbered=True
+    ),
+    "masked": Case(
+        lambda _: ["--mask", "a.>:$.who=redact", "--mask", "a.>:header(x-user)=redact"],
+        lambda _, rows: list(map(_redacted, rows)),
+    ),
+    "nothing": Case(lambda _: ["--subject", "a.none", "--allow-nothing"], lambda _, rows: []),
+}
 
 
-def _payload(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    digits = chance.sample("01234", chance.randint(1, 3))
-    wish.options += ["--payload-match", f'"who": "u[{"".join(digits)}]"}}$']
-    wish.keeps.append(lambda m: json.loads(m.data)["who"][1] in digits)
+def _mapped(m: ObservedMessage) -> ObservedMessage:
+    _, one, other = m.subject.split(b".")
+    return replace(m, subject=b"new.%s.%s" % (other, one))
 
 
-def _newest(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    wish.newest = chance.choice([1, 2, 5])
-    wish.options += ["--last-per-subject", str(wish.newest)]
+# --- the tests ---
 
 
-def _renumber(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    wish.renumber = True
-    wish.options += ["--renumber"]
-
-
-def _mask(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    top = before.name.lower()
-    if chance.random() < 0.5:
-        wish.options += ["--mask", f"{top}.*.1:$.who=redact"]
-
-        def masked(m: ObservedMessage) -> ObservedMessage:
-            if not m.subject.endswith(b".1"):
-                return m
-            who = json.dumps(json.loads(m.data)["who"]).encode()
-            return replace(m, data=m.data.replace(who, b'"***"'))
-    else:
-        wish.options += ["--mask", f"{top}.>:header(x-user)=redact"]
-
-        def masked(m: ObservedMessage) -> ObservedMessage:
-            block = m.header_block
-            return m if block is None else replace(m, header_block=block.replace(b"eve", b"***"))
-
-    wish.change.append(masked)
-
-
-def _map(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
-    # Always: else its subjects were in the way of the stream that is there.
-    top = before.name.lower()
-    dest, form = chance.choice([("new.$2.$1", "new.{1}.{0}"), ("new.{{wildcard(1)}}.$2", "new.{0}.{1}")])
-    wish.options += ["--map-subject", f"{top}.*.*=>{dest}", "--map-subject", f"{top}.>=>rest.>"]
-
-    def mapped(m: ObservedMessage) -> ObservedMessage:
-        return replace(m, subject=form.format(*m.subject.decode().split(".")[1:]).encode())
-
-    wish.change.append(mapped)
-
-
-# ---------------------------------------------------------------------------------------------------------- the tests
-
-
-@pytest.mark.by_turns
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("way", ["restore", "clone"])
+@pytest.mark.parametrize(("version", "wire"), [(ENDS[0], "v1"), (NEWEST, "v1"), (NEWEST, "v2")])
 def test_what_is_restored_is_what_the_rule_says(
     version: str,
+    wire: str,
+    way: str,
     places: Callable[[str], Place],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = places(version)
-    for round_ in range(ROUNDS):
-        chance = random.Random(f"{version} {round_}")
-        before = place.streams[chance.choice("AB")]
-        wish = Wish()
-        for draw in (_until, _since, _subject, _mask):
-            if chance.random() < 0.5:
-                draw(wish, before, chance)
-        for draw in (_without_subject, _header, _payload, _newest, _renumber):
-            if chance.random() < 0.3:
-                draw(wish, before, chance)
-        _map(wish, before, chance)
-        wires = ["v1", "v2"] if version == "2.15.1" else ["v1"]
-        wish.options += ["--allow-nothing"]
-        wire = chance.choice(wires)
-        send_as(monkeypatch, wire)
-        options = [*wish.options, "--rename", f"{before.name}=NEW"]
-        way = chance.choice([["restore", "latest"], ["clone", "--to-server", place.server.url]])
-        code, told = place.jsbackup(capsys, *way, before.name, "--consumers", "none", *options)
-        what = f"round {round_}: {way[0]} {options}"
-        if code == 2:
-            assert "nothing lies between them" in told["error"]["message"], what
-            continue
-        assert code == 0, f"{what}: {told}"
-        kept, last_seq = wish.apply(before)
-        if way[0] == "clone" and wire == "v2" and kept and wish.in_time:
-            last_seq = kept[-1].sequence  # the end of a cut in time comes too late for an archive v2
+    send_as(monkeypatch, wire)
+    before = place.streams["A"]
+    changed = [
+        "--rename",
+        "A=NEW",
+        "--map-subject",
+        "a.*.*=>new.$2.$1",
+        "--map-subject",
+        "a.>=>rest.>",
+        "--consumers",
+        "none",
+    ]
+    for name, case in CASES.items():
+        options = ["A", *case.options(before), *changed]
+        command = ["restore", "latest"] if way == "restore" else ["clone", "--to-server", place.server.url]
+        code, told = place.jsbackup(capsys, *command, *options)
+        assert code == 0, f"{name}: {told}"
+        rows, last_seq = case.kept(before)
+        kept = list(map(_mapped, rows))
         (restored,) = told["streams"]
-        assert (restored["name"], restored["as"], restored["verified"]) == (before.name, "NEW", True), what
-        assert restored["messages"] == len(kept), what
+        assert (restored["as"], restored["verified"], restored["messages"]) == ("NEW", True, len(kept)), name
         after = place.observed("NEW")
-        assert list(after.messages) == kept, what
-        assert after.state["last_seq"] == last_seq, what
-        if kept:
-            assert after.state["first_seq"] == kept[0].sequence, what
-        if way[0] == "restore":
-            place.delete("NEW")
-            code, told = place.jsbackup(capsys, "plan", "latest", before.name, "--consumers", "none", *options)
-            (action,) = told["actions"]
-            assert (code, action["messages"], action["counted"]) == (0, len(kept), True), what
-            assert (action["first_seq"], action["last_seq"]) == (
-                (kept[0].sequence, kept[-1].sequence) if kept else (0, 0)
-            ), what
-            continue
+        assert list(after.messages) == kept, name
+        if not (way == "clone" and wire == "v2" and "times" in name):
+            assert after.state["last_seq"] == last_seq, name  # an end in time comes too late for an archive v2
         place.delete("NEW")
+        if way == "restore":
+            code, told = place.jsbackup(capsys, "plan", "latest", *options)
+            (action,) = told["actions"]
+            ends = (kept[0].sequence, kept[-1].sequence) if kept else (0, 0)
+            assert (code, action["messages"], action["counted"]) == (0, len(kept), True), name
+            assert (action["first_seq"], action["last_seq"]) == ends, name
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("more", [(), ("--map-subject", ">=>t.>")], ids=["renamed", "mapped"])
 def test_buckets_keep_working_under_other_names(
-    version: str, places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = places(version)
-    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", "--rename", "*=N-*")
+    """Also where all subjects are mapped: those of buckets change with their names only."""
+    place = places(NEWEST)
+    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", "--rename", "*=N-*", *more)
     assert code == 0, told
     assert {stream["as"] for stream in told["streams"]} == {"KV_N-cfg", "OBJ_N-files"}
 
@@ -336,90 +258,43 @@ def test_buckets_keep_working_under_other_names(
             await theirs.put("three.txt", b"three")
 
     asyncio.run(compare())
+    place.delete("KV_N-cfg", "OBJ_N-files")
 
 
-@pytest.mark.natscli
-def test_the_nats_cli_reads_renamed_buckets(
-    places: Callable[[str], Place], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    place = places("2.12.8")
-    options = ["--rename", "KV_cfg=KV_other", "--rename", "OBJ_files=OBJ_other"]
-    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", *options)
-    assert code == 0, told
-    assert run_nats("kv", "get", "other", "k1", "--raw", url=place.server.url).strip() == "5"
-    assert "k1" in run_nats("kv", "ls", "other", url=place.server.url)
-    assert "one.bin" in run_nats("object", "ls", "other", url=place.server.url)
-    got = tmp_path / "two.txt"
-    run_nats("object", "get", "other", "two.txt", "--output", str(got), "--force", url=place.server.url)
-    assert got.read_bytes() == b"two"
-    place.delete("KV_other", "OBJ_other")
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ENDS)
 def test_consumers_go_on_where_the_cut_stream_ends(
     version: str, places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = places(version)
     before = place.streams["A"]
-    delivered = before.consumers["reader"]["delivered"]["stream_seq"]
-    floor = before.consumers["reader"]["ack_floor"]["stream_seq"]
-    until = (delivered + floor) // 2
+    reader = before.consumers["reader"]
+    delivered = reader["delivered"]["stream_seq"]
+    until = (delivered + reader["ack_floor"]["stream_seq"]) // 2
     options = ["--rename", "A=CUT", "--map-subject", "a.>=>cut.>", "--until", str(until)]
     code, planned = place.jsbackup(capsys, "plan", "latest", "A", *options)
     assert code == 0, planned
     (action,) = planned["actions"]
     later = next(message for message in before.messages if message.sequence > until)
-    assert (action["last_seq"], action["counted"], action["times_exact"]) == (
-        max(m.sequence for m in before.messages if m.sequence <= until),
-        True,
-        True,
-    )
+    assert action["last_seq"] == max(m.sequence for m in before.messages if m.sequence <= until)
+    assert action["counted"] and action["times_exact"]
     assert action["first_dropped"] == {"sequence": later.sequence, "time": format_time(later.time_ns)}
     assert f"from sequence {delivered} to {until}" in action["consumers"][0]["note"]
     code, told = place.jsbackup(capsys, "restore", "latest", "A", *options)
     assert code == 0, told
     after = place.observed("CUT").consumers["reader"]
-    assert after["config"]["filter_subject"] == "cut.x.>"
-    assert after["delivered"]["stream_seq"] == until
-    assert after["num_ack_pending"] <= before.consumers["reader"]["num_ack_pending"]
+    assert (after["config"]["filter_subject"], after["delivered"]["stream_seq"]) == ("cut.x.>", until)
+    assert after["num_ack_pending"] <= reader["num_ack_pending"]
 
     async def read_on() -> None:
         async with connected(place.server.url) as nc:
             js = nc.jetstream()
             await js.publish("cut.x.new", b"new")
             subscription = await js.pull_subscribe_bind("reader", "CUT")
-            seen = {message.metadata.sequence.stream for message in await subscription.fetch(1, timeout=10)}
-            assert seen == {until + 1}
+            (message,) = await subscription.fetch(1, timeout=PATIENCE_SECONDS)
+            assert message.metadata.sequence.stream == until + 1
 
     asyncio.run(read_on())
     place.delete("CUT")
-
-
-def test_what_cannot_be_met_or_masked_changes_nothing(
-    places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = places("2.15.1")
-
-    async def names() -> set[str]:
-        async with connected(place.server.url) as nc:
-            return set(await observe(nc))
-
-    there = asyncio.run(names())
-    options = ["--rename", "*=N_*", "--map-subject", "a.>=>n.a.>"]
-    for more, code, said in (
-        (["--until", "2100-01-01T00:00:00Z"], 15, "Choose another backup"),
-        (["--until", "4711"], 15, "Choose another backup"),
-        (["--mask", "a.>:$.who.x=hash"], 2, "16 bytes"),
-        (["--mask", "nowhere.>:$.who=redact"], 15, "would mask nothing"),
-        (["--mask", "a.>:header(X-User)=redact", "--mask", "$KV.>:$.a=redact"], 15, "would mask nothing"),
-    ):
-        got, told = place.jsbackup(capsys, "restore", "latest", "A", *options, *more)
-        assert (got, said in str(told)) == (code, True), told
-    got, told = place.jsbackup(
-        capsys, "restore", "latest", "OBJ_files", "--rename", "*=M*", "--mask", "$O.files.C.>:$.a=redact"
-    )
-    assert (got, "cannot be masked" in told["error"]["message"]) == (15, True), told
-    assert asyncio.run(names()) == there
 
 
 def test_hashes_are_those_of_the_key_whatever_way_it_is_given(
@@ -428,7 +303,7 @@ def test_hashes_are_those_of_the_key_whatever_way_it_is_given(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place = places("2.15.1")
+    place = places(NEWEST)
     key = tmp_path / "key"
     key.write_bytes(b"sixteen bytes of secret\n")
     monkeypatch.setenv("JSBACKUP_MASK_KEY", "sixteen bytes of secret")
@@ -454,7 +329,7 @@ def test_hashes_are_those_of_the_key_whatever_way_it_is_given(
 def test_what_is_left_of_a_damaged_backup_is_reshaped_too(
     places: Callable[[str], Place], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    place = places("2.12.8")
+    place = places(NEWEST)
     before = place.streams["B"]
     arguments = ["-s", place.server.url, "-r", str(tmp_path), "-q", "--no-progress"]
     with pytest.MonkeyPatch.context() as small:

@@ -15,7 +15,6 @@ from jsbackup.look.message import ALL_MESSAGES, MessageFilter
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
-from jsbackup.transforms.cut import AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters
 from tests.harness.api import call, connected
 from tests.harness.commands import jsbackup
@@ -105,17 +104,6 @@ def test_each_message_is_found_once_with_the_backups_that_have_it(
     for one in found:
         after = ids[ids.index(one.backups[-1]) + 1 :]
         assert one.gone == (after[0] if after else "")
-
-
-@pytest.mark.parametrize("most", [1, 7, 40])
-def test_the_newest_are_kept(archive: Archive, most: int) -> None:
-    series, _ = read_series(archive.repository, _all, lambda name: name == "S")
-    every, _ = search_series(archive.repository, series, ALL_MESSAGES, most=10_000)
-    some, more = search_series(archive.repository, series, ALL_MESSAGES, most=most)
-    assert more and some == sorted(every, key=lambda one: one.timestamp_ns)[-most:]
-    middle = every[len(every) // 2].timestamp_ns
-    cut = MessageFilter(Cut(until=AtTime(middle)))
-    assert {one.timestamp_ns <= middle for one in search_series(archive.repository, series, cut, most=9)[0]} == {True}
 
 
 def test_a_stream_came_changed_went_and_was_replaced(archive: Archive) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup import compute as pc
-from jsbackup.look.subject_counts import Groups, joined_column
+from jsbackup.look.subject_counts import Groups
 
 _ROWS = st.lists(st.tuples(st.sampled_from([b"", b"a", b"b", b"\xff"]), st.integers(-(2**40), 2**40)), min_size=1)
 
@@ -35,18 +31,3 @@ def test_groups_are_those_of_plain_python(rows: list[tuple[bytes, int]]) -> None
     columns = (groups.first_rows, groups.last_rows, groups.sums(values), groups.least(values), groups.most(values))
     told = list(zip(*(column.to_pylist() for column in columns), strict=True))
     assert {rows[one[0]][0]: one for one in told} == truth and len(told) == len(truth)
-
-
-def test_a_column_of_several_chunks_is_joined() -> None:
-    table = pa.concat_tables([pa.table({"s": ["a"]}), pa.table({"s": ["b", "c"]})])
-    assert joined_column(table, "s").to_pylist() == ["a", "b", "c"]
-
-
-def test_pandas_is_not_imported() -> None:
-    code = (
-        "import sys; from jsbackup import compute as pc; from jsbackup.look.subject_counts import Groups\n"
-        "one = Groups(pc.binary_array([b'a', b'b', b'a'])); n = pc.int64_array([1, 2, 3])\n"
-        "print(one.sums(n).to_pylist(), one.least(n), one.last_rows, 'pandas' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.startswith("[4, 2]") and done.stdout.endswith("False\n")

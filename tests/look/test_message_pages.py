@@ -9,7 +9,7 @@ import pytest
 from jsbackup.formats.digest import encode_rows
 from jsbackup.look.message import MessageFilter
 from jsbackup.look.stream import read_message_page
-from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
+from jsbackup.look.subject_counts import SubjectCount, largest_subjects
 from jsbackup.look.timeline import timeline_of
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
@@ -68,12 +68,6 @@ def test_pages_are_all_messages(
     assert found == [row.sequence for row in ROWS if _matches(wanted, row)]
 
 
-def test_a_message_has_the_start_of_its_payload(stored: tuple[Objects, StreamBackup]) -> None:
-    page = read_message_page(*stored, MessageFilter(), most=3, is_over=lambda: False)
-    for one, row in zip(page.messages, ROWS, strict=False):
-        assert (one.subject, one.headers, one.size, one.start) == (row.subject, row.headers, 300, row.data[:256])
-
-
 def test_a_timeline_has_all_messages(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
     objects, stream = stored
     timeline = timeline_of(objects, stream)
@@ -98,13 +92,3 @@ def test_the_largest_subjects_are_the_first_of_all(stored: tuple[Objects, Stream
         assert largest_subjects(*stored, most) == (every[:most], 7)
     objects, _ = stored
     assert largest_subjects(objects, store_stream(objects, "NONE", []), 5) == ([], 0)
-
-
-def test_the_newest_part_is_bounded(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, stream = stored
-    assert list(newest_part(stream).segments) == list(stream.segments)
-    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 30)
-    part = newest_part(stream).segments
-    assert list(part) == list(stream.segments)[-len(part) :] and sum(ref.messages for ref in part) <= 30
-    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 0)
-    assert len(newest_part(stream).segments) == 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.look.all_backups import FoundMessage, Series, Sighting, search_series
@@ -17,19 +15,9 @@ from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import AtSequence, Cut
 from tests.harness.backups import CREATED, make_repository, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import EXPLORE
 
 ORIGIN = "cluster/account"
-
-
-class _Counting(MemoryStore):
-    def __init__(self) -> None:
-        super().__init__()
-        self.segments: list[str] = []
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        if key.endswith(".parquet"):
-            self.segments.append(key)
-        return super().get_range(key, offset, length)
 
 
 def _series(repository: Repository, states: list[list[Message]], lame: frozenset[int]) -> Series:
@@ -78,6 +66,7 @@ _STEPS = st.lists(
 )
 
 
+@settings(max_examples=200 if EXPLORE else 40)
 @given(
     steps=_STEPS,
     lame=st.frozensets(st.integers(0, 5)),
@@ -109,30 +98,3 @@ def test_it_finds_what_is_there(
     newest = dict(sorted(truth.items(), key=lambda one: (one[0][1], one[0][0]))[-most:])
     assert _told(found) == newest
     assert more == (len(truth) > most) or (more and len(truth) == most)
-
-
-def _changing_bucket() -> list[list[Message]]:
-    """Fifteen states of 1,000 keys, of which some are written again and again; "wanted" in every tenth."""
-    keys: dict[str, Message] = {}
-    states, sequence, chance = [], 0, random.Random(1)
-    for state in range(15):
-        for number in range(1000 if not state else 40):
-            sequence += 1
-            subject = f"k{number if not state else chance.randrange(1000)}" if number or state % 10 else "wanted"
-            keys[subject] = Message(sequence, sequence, subject, None, b"value" * 10)
-        states.append(sorted(keys.values(), key=lambda one: one.sequence))
-    return states
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("subject", "share"), [("wanted", 0.4), ("none", 0.2)])
-def test_segments_that_are_stored_again_are_not_read_again(subject: str, share: float) -> None:
-    store = _Counting()
-    repository = make_repository(store)
-    states = _changing_bucket()
-    series = _series(repository, states, frozenset())
-    every = {ref.key for one in series.sightings if one.entry is not None for ref in one.entry.segments}
-    store.segments.clear()
-    found, _ = search_series(repository, [series], MessageFilter(subjects=(subject,)), most=1000)
-    assert _told(found) == _plainly(states, subject, 10**9)
-    assert len(set(store.segments)) == len(store.segments) < share * len(every)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError
@@ -23,6 +23,7 @@ from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters
 from tests.harness.backups import CREATED, FIRST, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import EXPLORE
 from tests.transforms.filters.judging import is_wanted
 
 _TOKENS = st.sampled_from(["a", "b", "ä", "x-1", "+"])
@@ -107,6 +108,7 @@ def many_row_groups() -> Iterator[None]:
         yield
 
 
+@settings(max_examples=200 if EXPLORE else 40)
 @given(drawn=_MESSAGES, wanted=_FILTERS, count=st.integers(1, 5))
 def test_what_is_found_is_what_matches(drawn: Any, wanted: MessageFilter, count: int) -> None:
     objects, stream, rows = _stored(drawn)
@@ -162,7 +164,7 @@ def test_damage_of_any_byte_is_an_error() -> None:
     stream, data = replace(stream, segments=(ref,)), objects.store.get(ref.key)
     every, last = MessageFilter(subjects=("s.*",)), MessageFilter(subjects=(f"s.{ref.last_seq}",))
     assert len(list(messages_of(objects, stream, every))) == ref.messages
-    for at in range(0, len(data), 7):
+    for at in range(0, len(data), 41):
         objects.store.delete(ref.key)
         objects.store.put(ref.key, data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
         for wanted in (every, last, MessageFilter()):

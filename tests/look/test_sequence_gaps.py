@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.look.moment import SequenceGaps
@@ -17,6 +17,7 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Edge
 from tests.harness.backups import CREATED, make_repository, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import EXPLORE
 from tests.harness.small_pages import make_pages_small
 
 
@@ -58,6 +59,7 @@ _EDGES = st.integers(1, 150).map(AtSequence) | st.integers(-1, 150).map(AtTime)
 
 # The last possible message and the gap are in different segments, and the first of them is read for both.
 @example(steps=[*[(1, 0)] * 5, (2, 0), (1, 0), (1, 1), (2, 0)], at=AtTime(0), tail=0)
+@settings(max_examples=200 if EXPLORE else 40)
 @given(steps=_ROWS, at=_EDGES, tail=st.integers(0, 2))
 def test_the_last_gap_is_that_of_a_look_at_every_message(steps: Sequence[tuple[int, int]], at: Edge, tail: int) -> None:
     sequence, time_ns, rows = 2, 0, []
@@ -89,12 +91,3 @@ def test_nothing_is_older_than_its_stream() -> None:
     assert [gaps.last_possible(AtTime(created + one)) for one in (-1, 0, 9, 10, 20)] == [0, 4, 4, 5, 6]
     copied, _ = _stored([(5, created - 10), (6, created + 20)])
     assert [copied.last_possible(AtTime(created + one)) for one in (-11, -10, 0, 20)] == [4, 5, 5, 6]
-
-
-def test_the_segments_of_a_long_stream_are_not_read() -> None:
-    rows = [(number + (number > 500), number) for number in range(3, 1000)]
-    gaps, store = _stored(rows)
-    assert gaps.last_gap(gaps.last_possible(AtTime(900))) == 501
-    assert len(store.segments) <= 2
-    store.segments.clear()
-    assert gaps.last_gap(gaps.last_possible(AtSequence(500))) == 0 and not store.segments

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory, release_of
+from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory
 from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Rule
 from jsbackup.repository.manifest import ArchiveFormat, Source
@@ -67,10 +67,3 @@ def test_a_configuration_is_made_by_the_api_and_replaces_no_messages() -> None:
 )
 def test_an_undecoded_stream_is_sent_as_it_came_or_not_at_all(how: dict[str, Any], rule: Rule | None) -> None:
     assert chosen(archive=ArchiveFormat.OPAQUE, **how) == (SendAs.OPAQUE, rule)
-
-
-@pytest.mark.parametrize(
-    ("version", "release"), [("2.15.1", (2, 15)), ("2.15.0-dev", (2, 15)), ("", None), ("two", None)]
-)
-def test_the_release_of_a_backup(version: str, release: tuple[int, int] | None) -> None:
-    assert release_of(Source(version)) == release

@@ -73,12 +73,6 @@ def test_a_stream_that_has_more_than_is_left_is_not_replaced(held: int, code: li
         assert "--replace-with-part replaces the stream anyway" in only(made).hint
 
 
-def test_nothing_does_not_replace_messages() -> None:
-    assert refused(planned(ENTRY, 31, held=1)) == [Rule.PART_REPLACES]
-    assert refused(planned(ENTRY, 31, held=1, replace_with_part=True)) == []
-    assert refused(planned(ENTRY, 31, held=0)) == []
-
-
 def test_exact_numbers_decide() -> None:
     assert refused(planned(ENTRY, 15, held=17)) == []  # up to ten expire, as far as is known
     made = planned(ENTRY, 15, held=17, facts=Facts(expired={"S": 4}))
@@ -106,21 +100,6 @@ def test_messages_that_have_outlived_their_own_time_count_in_the_same_way() -> N
         "its 20 messages"
     )
     assert "--set max_age=null --set allow_msg_ttl=null, which keeps all" in both.hint
-
-
-def test_what_was_not_looked_at_is_said() -> None:
-    made = outlived(18, 3, 3, 8)
-    assert only(made).reason == (
-        "would replace a stream with 18 messages by one with at most 17: messages that have outlived their Nats-TTL "
-        "expire at once, at least 3 of its 20 messages"
-    )
-    told = {one.rule: one.reason for one in outlived(17, 3, 3, 8).actions[0].warnings}
-    assert told[Rule.MESSAGE_TTL] == (
-        "the target removes messages whose TTL has expired: 3 at once, of the first 8 messages; the TTL of the others, "
-        "12, was not looked at"
-    )
-    told = {one.rule: one.reason for one in outlived(17, 0, 0, 20).actions[0].warnings}
-    assert told[Rule.MESSAGE_TTL] == "the target removes messages whose TTL has expired"
 
 
 def test_times_of_kept_messages_decide_where_segments_have_others() -> None:
@@ -151,17 +130,6 @@ def test_a_shorter_max_age_is_refused_like_other_limits() -> None:
     assert refused(planned(hours, 15, fields={"max_age": 20 * SECOND})) == []
     # A longer one saves messages, even if not all.
     assert refused(planned(ENTRY, 25, fields={"max_age": 12 * SECOND})) == []
-
-
-def test_the_unit_is_asked_for_where_none_was_typed() -> None:
-    entry = segmented(duplicate_window=120 * SECOND)
-    finding = only(planned(entry, 40, fields={"max_age": 604_800_000}, unitless=frozenset({"max_age"})))
-    assert finding.rule is Rule.LIMIT_TRIMS
-    assert finding.hint == (
-        "A max_age without a unit is in nanoseconds, and 604800000 are 0.6048 s; write for example --set max_age=7d. "
-        "Restore it with a larger max_age, and lower that afterwards."
-    )
-    assert "nanoseconds" not in only(planned(segmented(), 40, fields={"max_age": 20 * SECOND})).hint
 
 
 def test_what_a_server_has_now_is_not_gone_by_its_own_max_age() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
-from jsbackup.planning.forecast import estimate_seconds, may_come_again, time_bounds
-from jsbackup.planning.model import Action, IfExists, PlannedConsumer, RestoreOptions, SendAs, Target
+from jsbackup.planning.forecast import may_come_again, time_bounds
+from jsbackup.planning.model import IfExists, PlannedConsumer, RestoreOptions, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Rule
 from jsbackup.protocol.info import StreamInfo
@@ -20,7 +20,6 @@ from jsbackup.repository.manifest import (
     Manifest,
     ObjectRef,
     SegmentRef,
-    SkippedStream,
     Source,
     StreamBackup,
 )
@@ -71,12 +70,6 @@ def test_what_expires_is_counted_by_segments(now: int, told: str | None) -> None
         assert found[Rule.EXPIRES] == f"older than its max_age, and {told}"
 
 
-def test_messages_beyond_the_targets_payload_are_told_where_that_is_certain() -> None:
-    big = replace(segmented(), segments=(segment(1, 10, 1, 2, 1000), segment(11, 20, 3, 4, 10)))
-    assert Rule.LARGE_MESSAGES not in warned(big, payload=100)
-    assert "has messages of 100 bytes" in warned(big, payload=99)[Rule.LARGE_MESSAGES]
-
-
 def test_what_a_replacement_destroys_is_told() -> None:
     newer = replace(existing("S", "S.>"), state=StreamState(messages=9, first_seq=20, last_seq=28, consumers=2))
     found = warned(segmented(), there=(newer,))
@@ -85,17 +78,6 @@ def test_what_a_replacement_destroys_is_told() -> None:
     assert Rule.DESTROYS_ANOTHER in another
     same = replace(existing("S", "S.>"), state=StreamState(messages=20, first_seq=1, last_seq=20))
     assert warned(segmented(), there=(same,)) == {}
-
-
-def test_streams_that_the_backup_lacks_are_told_if_they_were_meant() -> None:
-    skipped = (SkippedStream("GONE", "it did not answer"),)
-    manifest = Manifest(
-        "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.PARTIAL, (stream("S"),), skipped=skipped
-    )
-    plan = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions())
-    assert [(w.stream, w.rule, w.reason) for w in plan.warnings] == [
-        ("GONE", Rule.INCOMPLETE_BACKUP, "is not in this backup: it did not answer")
-    ]
 
 
 def _planned(entry: ConsumerBackup) -> PlannedConsumer:
@@ -118,28 +100,9 @@ def test_messages_that_come_again_are_counted_at_the_most() -> None:
         assert may_come_again(entry, _planned(anew)) == count
 
 
-def test_consumers_known_by_their_floor_are_warned_of() -> None:
-    floor = replace(consumer("c"), fidelity=Fidelity.FLOOR)
-    assert warned(stream("S", consumers=(floor,)))[Rule.ACK_FLOOR].endswith("ack floor is known: c (at most 0)")
-
-
 def test_times_are_exact_where_the_server_told_them_and_bounds_elsewhere() -> None:
     entry = segmented()
     assert time_bounds(entry) == (SECOND, 20 * SECOND, True)
     grown = replace(entry, state=replace(entry.state, last_seq=19, last_ns=19 * SECOND))
     assert time_bounds(grown) == (SECOND, 20 * SECOND, False)
     assert time_bounds(replace(entry, captured=Captured(0, 0, 0, 0, NOW, NOW))) == (0, 0, True)
-
-
-def test_an_estimate_grows_with_what_there_is_to_do() -> None:
-    def seconds(action: Action, round_trip: float = 0.0) -> float:
-        return estimate_seconds(action, Target(NEW, False, {}, round_trip_seconds=round_trip))
-
-    entry = replace(stream("S"), captured=Captured(1000, 1 << 30, 1, 1000, NOW, NOW))
-    action = Action(entry, "S", SendAs.V1, entry.config, replaces=False)
-    assert seconds(action) > 0
-    assert seconds(replace(action, replaces=True)) == pytest.approx(2 * seconds(action))
-    assert seconds(action, 0.05) > seconds(action) + 3  # 64 windows
-    many = replace(action, entry=replace(entry, captured=Captured(1 << 30, 1 << 30, 1, 1 << 30, NOW, NOW)))
-    assert seconds(many) > 10 * seconds(action)
-    assert seconds(replace(action, wire=SendAs.API)) == 0

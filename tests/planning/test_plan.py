@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jsbackup.config import parse_glob
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import FormatError
 from jsbackup.model import ConsumerState, Fidelity, SequencePair, StreamState
 from jsbackup.planning.archive_choice import lifted, until_consumers
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
@@ -26,8 +26,6 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
-from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_map import SubjectMaps
 
 NOW = "2026-11-21T01:45:00Z"
 OLD, NEW = (2, 10, 26), (2, 15, 1)
@@ -94,19 +92,6 @@ def test_streams_that_copy_each_other_are_restored_all_the_same() -> None:
     assert {action.name for action in plan(one, two).actions} == {"ONE", "TWO"}
 
 
-@pytest.mark.parametrize(("version", "wire"), [(OLD, SendAs.V1), (NEW, SendAs.V1)])
-def test_file_streams_go_as_v1_which_is_faster_everywhere(version: tuple[int, ...], wire: SendAs) -> None:
-    assert wires(plan(stream("S"), version=version)) == {"S": wire}
-
-
-def test_memory_streams_go_as_v2_and_are_refused_where_that_is_not_known() -> None:
-    assert wires(plan(stream("S", storage="memory"))) == {"S": SendAs.V2}
-    refused = plan(stream("S", storage="memory"), version=(2, 14, 6))
-    assert codes(refused) == [15]
-    assert "--set storage=file" in refused.refusals[0].hint
-    assert codes(plan(stream("S", storage="memory"), version=(2, 14, 6), fields={"storage": "file"})) == []
-
-
 def test_a_consumer_kept_in_memory_brings_its_state_by_v2_or_starts_anew() -> None:
     held = stream("S", consumers=(consumer("c", mem_storage=True),))
     assert wires(plan(held)) == {"S": SendAs.V2}
@@ -117,20 +102,6 @@ def test_a_consumer_kept_in_memory_brings_its_state_by_v2_or_starts_anew() -> No
         None,
     )
     assert "starts from its beginning" in old.consumers[0].note
-
-
-def test_what_the_target_lacks_is_refused_with_the_release_that_has_it() -> None:
-    counter = stream("S", allow_msg_counter=True, consumers=(consumer("c", priority_policy="prioritized"),))
-    reasons = [refusal.reason for refusal in plan(counter, version=(2, 11, 11)).refusals]
-    assert ["2.12" in reason for reason in reasons] == [True, True]
-    assert codes(plan(counter, version=(2, 12, 8))) == []
-
-
-def test_fields_that_say_nothing_are_left_out_for_servers_that_do_not_know_them() -> None:
-    made = plan(stream("S", allow_msg_ttl=False, metadata={"_nats.ver": "2.15.1", "mine": "1"}), version=OLD)
-    assert codes(made) == []
-    assert "allow_msg_ttl" not in made.actions[0].config
-    assert made.actions[0].config["metadata"] == {"mine": "1"}
 
 
 @pytest.mark.parametrize(
@@ -175,22 +146,6 @@ def test_consumers_can_start_anew_or_be_left_out() -> None:
     assert plan(entry).actions[0].consumers[0].fidelity is Fidelity.EXACT
 
 
-def test_configurations_alone_are_made_by_the_api_and_opaque_streams_go_as_they_came() -> None:
-    configs = replace(stream("S"), archive_format=ArchiveFormat.CONFIG)
-    assert wires(plan(configs)) == {"S": SendAs.API}
-    assert [w.rule for action in plan(configs).actions for w in action.warnings] == [Rule.WITHOUT_MESSAGES]
-    opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
-    assert wires(plan(opaque, source=(2, 16, 0), version=(2, 16, 0))) == {"S": SendAs.OPAQUE}
-    assert codes(plan(opaque, source=(2, 16, 0), version=NEW)) == [15]
-
-
-def test_a_stream_that_the_backup_does_not_have_is_a_mistake_of_usage() -> None:
-    with pytest.raises(UsageError, match="no stream NOPE"):
-        plan(stream("S"), streams=(parse_glob("NOPE"),))
-    chosen = plan(stream("A1"), stream("A2"), stream("B"), streams=(parse_glob("A*"),), exclude=(parse_glob("A2"),))
-    assert [action.name for action in chosen.actions] == ["A1"]
-
-
 def rules(made: RestorePlan) -> list[str]:
     return [refusal.rule for refusal in made.refusals]
 
@@ -200,21 +155,6 @@ def test_subjects_of_two_streams_of_the_plan_are_in_each_others_way() -> None:
     assert [(found.stream, found.rule) for found in made.refusals] == [("B", Rule.SUBJECT_OVERLAP_IN_PLAN)]
     assert made.refusals[0].reason == "its subject x.*.z overlaps with x.> of stream A in the same backup"
     assert rules(plan(stream("A", subjects=["x.>"]), stream("B", subjects=["x.*.z"]), exclude=(parse_glob("B"),))) == []
-
-
-@pytest.mark.parametrize(
-    ("mapped", "hint"),
-    [
-        ("orders.*=>x.orders.$1", "--map-subject orders.*=>x.orders.$1 leaves the rest of orders.> as it is: map "),
-        ("other.>=>x.>", "Map its subjects with --map-subject, leave it out"),
-    ],
-)
-def test_a_map_of_a_part_of_a_subject_is_named_where_the_rest_is_in_the_way(mapped: str, hint: str) -> None:
-    there = existing("LIVE", "orders.>")
-    reshape = Reshape(maps=SubjectMaps.parse([mapped]))
-    made = plan(stream("S", subjects=["orders.>", "other.>"]), there=(there,), reshape=reshape)
-    (found,) = [one for one in made.refusals if one.rule is Rule.SUBJECT_OVERLAP]
-    assert found.hint.startswith(hint)
 
 
 def test_circles_of_sources_are_refused_as_far_as_the_server_would() -> None:
@@ -236,14 +176,6 @@ def test_a_circle_through_streams_of_the_target_ends() -> None:
     there = replace(existing("X"), config={"name": "X", "sources": [{"name": "Y"}, {"name": 7}, "?"]})
     back = replace(existing("Y"), config={"name": "Y", "mirror": {"name": "X"}})
     assert rules(plan(stream("S", sources=[{"name": "X"}]), there=(there, back))) == []
-
-
-def test_a_configuration_beyond_the_targets_payload_is_refused() -> None:
-    wordy = stream("S", metadata={"k": "v" * 1000})
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (wordy,))
-    for limit, found in ((1 << 20, []), (1000, [Rule.REQUEST_TOO_LARGE])):
-        made = plan_restore(manifest, Target(NEW, False, {}, max_payload_bytes=limit), RestoreOptions())
-        assert rules(made) == found
 
 
 def test_the_code_of_a_plan_is_that_of_the_restore() -> None:
@@ -318,9 +250,9 @@ def _with_wrong(value: Any) -> Iterator[Any]:
         yield rest
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("version", [OLD, NEW])
-@pytest.mark.parametrize("fields", [{}, {"max_msgs": 5, "retention": "workqueue"}], ids=["as it is", "set"])
+@pytest.mark.parametrize(
+    ("version", "fields"), [(OLD, {}), (NEW, {"max_msgs": 5, "retention": "workqueue"})], ids=["as it is", "set"]
+)
 def test_a_wrong_value_in_a_configuration_is_planned_or_a_format_error(
     version: tuple[int, ...], fields: dict[str, Any]
 ) -> None:

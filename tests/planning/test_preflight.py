@@ -45,29 +45,6 @@ def test_many_reasons_of_one_rule_are_one_sentence_with_an_example() -> None:
     assert wide == "; ".join(f"stream WIDE: {reason}" for _, reason in overlaps[:4]) + "; and 56 more reasons"
 
 
-def test_a_reason_of_many_streams_is_not_hidden_by_other_reasons_of_the_rule() -> None:
-    many = [(f"S{number}", "is there") for number in range(9)]
-    others = [(f"T{number}", f"is there since {number}") for number in range(9)]
-    assert _said(*many, *others) == (
-        "each of 9 streams (S0, S1, S2, S3 and 5 more): is there; "
-        "9 streams (T0, T1, T2, T3 and 5 more): for example stream T0: is there since 0"
-    )
-
-
-def test_a_few_rules_are_named_and_the_others_counted() -> None:
-    rules = [rule for rule in Rule if rule.code == TargetConflict.exit_code]
-    found = [Finding(f"S{number}", rule, f"breaks {rule}") for number, rule in enumerate(rules[:7])]
-    assert _all_said(*found[:5]).endswith("; stream S3: breaks itself; and 1 more reason")
-    assert _all_said(*found).endswith("; stream S3: breaks itself; and 3 more reasons")
-
-
-def test_an_equal_hint_is_printed_once() -> None:
-    found = [Finding(name, Rule.SINGLE_SERVER, "has 3 replicas", "Use --replicas 1.") for name in ("A", "B")]
-    with pytest.raises(PlanRefused) as caught:
-        refuse_if_refused(RestorePlan("b", (), tuple(found)))
-    assert caught.value.hint == "Use --replicas 1. See 'jsbackup plan' for all of it."
-
-
 def test_different_hints_are_lines_that_name_their_streams() -> None:
     found = [Finding(name, Rule.SINGLE_SERVER, "has 3 replicas", "Use --replicas 1.") for name in ("A", "B")]
     found.append(Finding("C", Rule.MEMORY_STREAM, "is kept in memory", "Use\n--adapt."))
@@ -78,11 +55,3 @@ def test_different_hints_are_lines_that_name_their_streams() -> None:
         "stream C: Use --adapt.",
         "See 'jsbackup plan' for all of it.",
     ]
-
-
-def test_a_hint_of_many_streams_does_not_name_one_of_them() -> None:
-    found = [Finding(f"S{n}", Rule.SINGLE_SERVER, f"has {n} replicas", f"Use --exclude S{n}.") for n in range(2, 8)]
-    with pytest.raises(PlanRefused) as caught:
-        refuse_if_refused(RestorePlan("b", (), tuple(found)))
-    assert caught.value.message.endswith("6 streams (S2, S3, S4, S5 and 2 more): for example stream S2: has 2 replicas")
-    assert caught.value.hint == "Use --exclude <stream>. See 'jsbackup plan' for all of it."

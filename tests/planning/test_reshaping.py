@@ -12,7 +12,6 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.model import Consumers, RestorePlan
 from jsbackup.planning.rules import Rule
 from jsbackup.repository.manifest import (
-    ArchiveFormat,
     Captured,
     SegmentRef,
     StreamBackup,
@@ -109,14 +108,6 @@ def test_a_name_that_cannot_be_is_refused_for_its_stream() -> None:
         reshaped(stream("S"), rename=("NOPE=N",))
 
 
-def test_buckets_are_renamed_with_their_subjects() -> None:
-    bucket = stream("KV_cfg", subjects=["$KV.cfg.>"], consumers=(consumer("w", filter_subject="$KV.cfg.a"),))
-    (action,) = reshaped(bucket, rename=("*=n-*",)).actions
-    assert (action.name, action.config["subjects"]) == ("KV_n-cfg", ["$KV.n-cfg.>"])
-    assert action.consumers[0].consumer.config["filter_subject"] == "$KV.n-cfg.a"
-    assert action.reshape
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "subjects"),
     [
@@ -207,28 +198,7 @@ def test_maps_written_for_a_bucket_are_its_new_name_or_refused() -> None:
     assert [action.reshape.move("$KV.a.k") for action in turned.actions] == ["$KV.b.k", "$KV.b.k"]
 
 
-def test_a_push_consumer_that_would_deliver_beside_the_old_one_is_told() -> None:
-    pushing = stream("S", consumers=(consumer("c", deliver_subject="to.me"),))
-    there = (existing("S", "other"),)
-    for more, found in (({"there": there}, True), ({}, False), ({"there": there, "consumers": Consumers.NONE}, False)):
-        (action,) = reshaped(pushing, rename=("S=T",), **more).actions
-        assert (Rule.DELIVERS_TWICE in [one.rule for one in action.warnings]) is found
-
-
 # --- subjects ---
-
-
-def test_configurations_follow_the_subjects_and_the_changes_are_told() -> None:
-    entry = stream(
-        "S", subjects=["a.>"], republish={"src": "a.x", "dest": "r"}, consumers=(consumer("c", filter_subject="a.1"),)
-    )
-    (action,) = reshaped(entry, maps=("a.>=>b.>",)).actions
-    assert action.config["subjects"] == ["b.>"]
-    assert {change.field: change.after for change in action.changes} == {
-        "subjects": ["b.>"],
-        "republish": {"src": "b.x", "dest": "r"},
-    }
-    assert action.consumers[0].consumer.config["filter_subject"] == "b.1"
 
 
 def test_what_cannot_follow_the_subjects_is_refused() -> None:
@@ -247,30 +217,10 @@ def test_subjects_that_become_one_are_refused_where_that_loses_messages() -> Non
         assert rules(reshaped(stream("S", subjects=["a.*"], **keeps), maps=merging)) == [Rule.MAP_MERGES]
 
 
-def test_a_copy_of_an_origin_that_is_not_mapped_is_told() -> None:
-    copy = stream("COPY", subjects=[], sources=[{"name": "ORIGIN"}])
-    (action,) = reshaped(copy, maps=("a.>=>b.>",)).actions
-    assert Rule.COPIES_UNMAPPED in [found.rule for found in action.warnings]
-
-
-def test_mapped_subjects_are_held_against_the_target() -> None:
-    made = reshaped(stream("S", subjects=["a.>"]), maps=("a.>=>b.>",), there=(existing("X", "b.*"),))
-    assert rules(made) == [Rule.SUBJECT_OVERLAP]
-    assert "b.>" in made.refusals[0].reason
-
-
 def test_masks_that_can_meet_no_message_are_refused() -> None:
     made = reshaped(stream("S", subjects=["a.>"]), masks=("a.*:$.m=redact", "typo.>:$.m=redact"))
     assert rules(made) == [Rule.MASK_AIMLESS]
     assert "typo.>" in made.refusals[0].reason
-
-
-def test_a_stream_kept_as_it_came_is_not_reshaped() -> None:
-    opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
-    ways = ({"rename": ("*=N*",)}, {"maps": ("S.>=>T.>",)}, {"masks": ("S.>:$=redact",)}, {"subjects": ("S.a",)})
-    for options in ways:
-        assert rules(reshaped(opaque, **options)) == [Rule.OPAQUE_RESHAPED]
-    assert rules(reshaped(opaque, stream("T"), rename=("T=U",))) == []
 
 
 # --- cuts ---

@@ -21,8 +21,3 @@ def test_servers_of_one_cluster_are_one_jetstream_if_their_addresses_overlap() -
     assert not HERE.same(replace(other, addresses=frozenset({"10.9.9.9:4222"})))
     assert HERE.same(replace(other, addresses=frozenset()))  # it reported none
     assert not HERE.same(replace(other, domain="edge"))
-
-
-def test_servers_without_a_cluster_are_different_ones() -> None:
-    alone = replace(HERE, cluster=None)
-    assert not alone.same(replace(alone, server_id="NB"))

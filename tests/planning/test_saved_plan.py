@@ -11,7 +11,7 @@ import pytest
 
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.planning.asked import AskedRestore
-from jsbackup.planning.model import RestoreOptions, SendAs, Target
+from jsbackup.planning.model import RestoreOptions, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.saved_plan import decode_plan, encode_plan, read_plan, refuse_if_changed, write_plan
 from jsbackup.planning.typed_options import restore_options
@@ -80,13 +80,6 @@ def test_options_come_back_as_they_were() -> None:
         saved.refuse_other(replace(MANIFEST, tool="another"))
 
 
-def test_a_prefix_comes_back_too() -> None:
-    asked = AskedRestore(rename=("*=N_*",))
-    saved = decode_plan(encoded(asked), "plan")
-    assert saved.options == restore_options(asked)
-    assert {name: one["as"] for name, one in saved.decided["streams"].items()} == {"A": "N_A", "B": "N_B"}
-
-
 def test_an_edge_that_counts_from_now_stays_where_it_was() -> None:
     asked = AskedRestore(until="1h", since="1970-01-01T00:00Z")
     cut = Cut(AtTime(0), AtTime(1_700_000_000_123_456_789))
@@ -118,23 +111,12 @@ def test_a_target_that_is_the_same_is_taken_and_what_has_changed_is_told() -> No
     assert "overlaps with B.* of stream Z" in changed(replace(TARGET, streams=overlapping))
 
 
-def test_many_differences_are_counted() -> None:
-    many = tuple(stream(f"S{number}") for number in range(20))
-    manifest = replace(MANIFEST, streams=many)
-    options = RestoreOptions()
-    plan = plan_restore(manifest, TARGET, options)
-    data = encode_plan(plan, TARGET, manifest, AskedRestore(), cut=Cut(), tool="t", created=NOW)
-    saved = decode_plan(data, "plan")
-    with pytest.raises(PlanRefused, match=r"; and \d+ more"):
-        refuse_if_changed(saved, plan_restore(manifest, TARGET, replace(options, wire=SendAs.V2)), TARGET)
-
-
 def test_every_truncated_or_damaged_file_is_refused() -> None:
     data = encoded(AskedRestore(streams=("B",)))
-    for size in range(len(data.rstrip())):
+    for size in range(0, len(data.rstrip()), 7):
         with pytest.raises((FormatError, UnsupportedError)):
             decode_plan(data[:size], "plan")
-    for at in range(len(data)):
+    for at in range(0, len(data), 3):
         hurt = bytearray(data)
         hurt[at] ^= 1
         with pytest.raises((FormatError, UnsupportedError)):
@@ -173,29 +155,15 @@ def test_a_document_that_is_no_plan_of_ours_is_refused(field: str, value: Any, e
         decode_plan(encode_document(document, "plan"), "plan")
 
 
-def test_decisions_of_others_only_make_it_refuse() -> None:
-    document = json.loads(encoded())
-    document.pop("sha256", None)
-    deep: Any = []
-    for _ in range(50):
-        deep = [deep]
-    document["decided"] = {"target": deep, "streams": {"A": {"as": "ELSEWHERE"}}}
-    saved = decode_plan(encode_document(document, "plan"), "plan")
-    with pytest.raises(PlanRefused, match="has changed since the plan was made"):
-        refuse_if_changed(saved, plan_restore(MANIFEST, TARGET, OPTIONS), TARGET)
-
-
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     write_plan(path, encoded())
     write_plan(path, encoded(AskedRestore()))
     assert read_plan(path).options == RestoreOptions()
-    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
-    with pytest.raises(JsBackupError, match="cannot write the plan"):
-        write_plan(tmp_path / "none" / "plan.json", b"")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(JsBackupError, match="cannot write the plan"):
-        write_plan(tmp_path / "folder", b"")
+    for wrong in (tmp_path / "none" / "plan.json", tmp_path / "folder"):
+        with pytest.raises(JsBackupError, match="cannot write the plan"):
+            write_plan(wrong, b"")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "plan.json"]
     with pytest.raises(UsageError, match="cannot read the plan"):
         read_plan(tmp_path / "none.json")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
+from nats.js.errors import KeyNotFoundError
 
 from tests.harness.api import JSON, Wire, call, connected, headers
 from tests.harness.commands import Ran, jsbackup
@@ -17,7 +18,6 @@ from tests.harness.oracle import ObservedMessage, observe
 
 T = TypeVar("T")
 
-VERSIONS = ("2.10.26", "2.12.8", "2.15.3")
 ORIGIN = b"Jsbackup-Origin: "
 
 # The names of headers that may not be in a copy, as a server's source has them.
@@ -30,6 +30,10 @@ ACTING = (
     b"nats-scheduler",
     b"nats-stream-source",
 )
+
+
+# As a client that publishes messages sees them: subject, header block, payload.
+Messages = Sequence[tuple[str, bytes | None, bytes]]
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -59,7 +63,7 @@ async def delete(url: str, stream: str, sequences: Sequence[int]) -> None:
             await call(nc, f"STREAM.MSG.DELETE.{stream}", {"seq": sequence})
 
 
-async def publish(url: str, messages: Sequence[tuple[str, bytes | None, bytes]]) -> list[JSON]:
+async def publish(url: str, messages: Messages) -> list[JSON]:
     """Publish with these header blocks, byte for byte; return the acknowledgements."""
     wire = await Wire.open(url)
     try:
@@ -110,6 +114,21 @@ def back_up(url: str, repo: Path, *streams: str) -> str:
     return str(made.document["backup"])
 
 
+def lose(url: str, repo: Path, stream: str, messages: Messages, **config: Any) -> list[ObservedMessage]:
+    """Publish to a new stream, back it up, and purge it; return what it had."""
+    run(make(url, stream, **config))
+    run(publish(url, messages))
+    found = run(held(url, stream))
+    back_up(url, repo)
+    run(purge(url, stream))
+    return found
+
+
+async def purge(url: str, stream: str) -> None:
+    async with connected(url) as nc:
+        await call(nc, f"STREAM.PURGE.{stream}")
+
+
 def put_back(url: str, repo: Path, *arguments: str) -> Ran:
     return jsbackup("put-back", *arguments, "-s", url, "-r", repo)
 
@@ -125,7 +144,6 @@ async def in_client(url: str, work: Any) -> Any:
 
 async def keys_of(url: str, bucket: str, *keys: str) -> dict[str, bytes | None]:
     """The values of keys as a client reads them, None for a key without one."""
-    from nats.js.errors import KeyNotFoundError
 
     async def read(nc: Client) -> dict[str, bytes | None]:
         found: dict[str, bytes | None] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +56,12 @@ def test_no_newer_value_is_replaced(one: PutBackMessage, present: StoredMessage 
     elif found.action is Fate.REFUSED:
         assert one.reason or (found.conflict and value and not overwrite)
     assert found.action is not Fate.LEFT_OUT
+
+
+def test_another_value_of_the_same_time_is_not_replaced() -> None:
+    content = content_of(SUBJECT, None, b"x")
+    one = PutBackMessage(7, 5, SUBJECT, 1, Fate.WRITE, "", "k", content=content)
+    present = StoredMessage(subject=SUBJECT, sequence=9, timestamp_ns=5, headers=b"", data=b"y")
+    assert decide_value(one, present, overwrite=False).action is Fate.REFUSED
+    earlier = replace(present, timestamp_ns=4)
+    assert decide_value(one, earlier, overwrite=False).action is Fate.WRITE

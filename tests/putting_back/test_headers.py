@@ -12,6 +12,7 @@ from jsbackup.putting_back.headers import (
     comparable,
     content_of,
     is_marker,
+    message_id,
     new_block,
     origin_in,
     origin_of_message,
@@ -57,14 +58,6 @@ def test_what_stays_stays_byte_for_byte_in_order(pairs: list[tuple[str, bytes]])
     assert content_of("s", copy, b"x") == content_of("s", _block(pairs), b"x")
     assert origin_in(copy) == origin
     assert new_block(copy, [("Added", "1")], stored_ns=0, now_ns=0) == block
-
-
-@given(st.one_of(st.none(), st.lists(_KEPT, max_size=4).map(_block)), st.binary(max_size=5), st.text(max_size=5))
-def test_other_content_has_another_name(block: bytes | None, data: bytes, subject: str) -> None:
-    mine = content_of(subject, block, data)
-    assert mine != content_of(subject + "x", block, data)
-    assert mine != content_of(subject, block, data + b"x")
-    assert mine != content_of(subject, (block or b"NATS/1.0\r\n\r\n")[:-2] + b"More:1\r\n\r\n", data)
 
 
 @given(st.binary(max_size=200))
@@ -131,6 +124,12 @@ def test_a_time_to_live_that_ended_is_a_reason(ttl: str) -> None:
 def test_a_time_to_live_that_means_nothing_is_a_reason(ttl: str) -> None:
     block = _block([("Nats-TTL", ttl.encode())])
     assert "cannot be understood" in reason_against(block, stored_ns=0, now_ns=0, allows_ttl=True)
+
+
+def test_the_message_id_is_the_one_that_a_server_sees() -> None:
+    assert message_id(None) == message_id(b"") == message_id(_block([("A", b" 1")])) == b""
+    assert message_id(_block([("A", b"Nats-Msg-Id:y"), ("Nats-Msg-Id", b"  x "), ("Nats-Msg-Id", b"z")])) == b"x"
+    assert message_id(_block([("nats-msg-id", b" x"), ("Nats-Msg-Id2", b" y")])) == b""
 
 
 def test_schedules_counters_and_markers_are_known() -> None:

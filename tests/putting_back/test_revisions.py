@@ -31,14 +31,12 @@ async def _lose(nc: Client) -> None:
         await bucket.purge(key)
 
 
-@pytest.mark.parametrize("backup", ["latest", "by id"])
-def test_keys_are_put_back_by_conditions_of_their_messages(tmp_path: Path, backup: str) -> None:
+def test_keys_are_put_back_by_conditions_of_their_messages(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     with NatsServer(NEWEST) as server:
         url = server.url
         run(in_client(url, _fill))
-        made = back_up(url, repo)
-        named = "latest" if backup == "latest" else made
+        named = back_up(url, repo)
         run(in_client(url, _lose))
         done = put_back(url, repo, named, "settings", "--header", "By:ops", "--dry-run").ok()
         assert done.document["stream"] == "KV_settings" and actions(done) == {1: "write", 2: "write"}

@@ -15,8 +15,6 @@ from jsbackup.putting_back.plan import (
     blocked_by_limits,
     crowded_reason,
     keeps_one,
-    notes_about,
-    only,
     subject_limit,
     takes_not,
 )
@@ -95,15 +93,3 @@ def test_the_messages_of_a_subject_may_be_limited() -> None:
 def test_a_bucket_keeps_one_value_of_each_key() -> None:
     assert keeps_one(info("KV_b", max_msgs_per_subject=5)) and keeps_one(info(max_msgs_per_subject=1))
     assert not keeps_one(info(max_msgs_per_subject=2))
-
-
-def test_what_happens_elsewhere_is_noted() -> None:
-    busy = info(state=StreamState(consumers=3), republish={"dest": "copy.>"})
-    consumers, republished = notes_about(busy)
-    assert "3" in consumers and "copy.>" in republished
-    assert list(notes_about(info())) == []
-
-
-def test_filters_of_a_consumer_do_not_overlap() -> None:
-    assert only(["a.*", "b.>"]) == {"filter_subjects": ["a.*", "b.>"]}
-    assert only(["a.*", "a.b"]) == only([]) == {}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.transforms.batches import Subjects, keep_rows, rebatch, surviving
+from jsbackup.transforms.batches import Subjects, rebatch, surviving
 from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
 from tests.transforms.test_subjects import by_the_rule
 
@@ -36,15 +36,6 @@ def test_batches_come_in_useful_sizes() -> None:
     assert [batch.num_rows for batch in rebatch([huge])] == [1]
 
 
-def test_subjects_are_asked_about_by_the_distinct_one() -> None:
-    batch = batch_of([Message(n, n, s, None, b"") for n, s in enumerate(["a", "b", "a", "a"], start=1)])
-    asked: list[str] = []
-    subjects = Subjects(batch)
-    assert list(subjects) == ["a", "b", "a", "a"]
-    rows = subjects.rows(lambda s: asked.append(s) or s == "a")  # type: ignore[func-returns-value]
-    assert rows.to_pylist() == [True, False, True, True] and asked == ["a", "b"]
-
-
 @settings(deadline=None)
 @given(st.lists(literals | st.just("a.\udcff"), max_size=6), st.lists(patterns(), min_size=1, max_size=70))
 def test_subjects_are_matched_and_mapped_by_the_rule(subjects: list[str], wanted: list[str]) -> None:
@@ -62,11 +53,6 @@ def test_subjects_are_matched_and_mapped_by_the_rule(subjects: list[str], wanted
         if mapped is None
         else mapped.cast(pa.binary()).to_pylist() == [s.encode("utf-8", "surrogateescape") for s in after]
     )
-
-
-def test_all_rows_kept_is_no_copy() -> None:
-    batch = batch_of([Message(1, 1, "a", None, b"")])
-    assert keep_rows(batch, pa.array([True])) is batch
 
 
 def test_other_columns_are_a_format_error() -> None:

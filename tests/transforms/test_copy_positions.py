@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.errors import FormatError
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import (
     CopyPosition,
@@ -89,11 +88,6 @@ def test_a_mark_of_two_fields_is_of_every_source_of_that_name() -> None:
     other = ("O", "a", ">")
     found = last_positions(batch_of([message(1, "O 4")]), [PLAIN, other, TURNED])
     assert found == {PLAIN: CopyPosition(4, "", 1, 0), other: CopyPosition(4, "", 1, 0)}
-
-
-def test_damaged_configurations_are_said_to_be_so() -> None:
-    with pytest.raises(FormatError):
-        source_key({"name": "O", "subject_transforms": "x"})
 
 
 numbers = st.integers(0, 1 << 63)

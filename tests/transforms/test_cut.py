@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.model import StreamState
-from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare, counts_from_now, parse_edge
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare, parse_edge
 from tests.transforms.messages import Message, batch_of, messages_of
 
 NOW = 1_795_248_000_000_000_123  # 2026-11-21T08:00:00.000000123Z
@@ -85,23 +85,6 @@ def test_the_state_after_a_cut_is_one_that_streams_have(
         assert after.last_seq == (kept[-1].sequence if kept else max(before.first_seq - 1, 0))
 
 
-def test_a_deleted_tail_stays_where_the_cut_is_behind_it() -> None:
-    messages = [Message(3, 30, "a", None, b""), Message(5, 50, "a", None, b"")]
-    before = state_of(messages, 3, 8, 80)
-    whole = extent(messages)
-    assert Cut(until=AtTime(80)).state_after(before, 5, whole, whole, size=0).last_seq == 8
-    assert Cut(until=AtTime(79)).state_after(before, 5, whole, whole, size=0).last_seq == 5
-    assert Cut(until=AtSequence(7)).state_after(before, 5, whole, whole, size=0).last_seq == 7
-    assert Cut(until=AtTime(29)).state_after(before, 5, Extent(), Extent(), size=0).last_seq == 2
-
-
-def test_what_a_filter_drops_is_deleted_and_leaves_the_end_where_the_cut_put_it() -> None:
-    messages = [Message(3, 30, "a", None, b""), Message(5, 50, "b", None, b""), Message(6, 60, "a", None, b"")]
-    before = state_of(messages, 3, 6, 60)
-    after = Cut(until=AtTime(50)).state_after(before, 6, extent(messages[:2]), extent(messages[:1]), size=0)
-    assert (after.messages, after.first_seq, after.last_seq, after.last_ns, after.deleted) == (1, 3, 5, 50, 2)
-
-
 @pytest.mark.parametrize(
     ("text", "edge"),
     [
@@ -148,18 +131,3 @@ def test_a_cut_of_nothing_is_refused() -> None:
         Cut.parse("1h", "2h", NOW)
     assert Cut.parse("5", "2h", NOW)
     assert not Cut.parse(None, None, NOW)
-
-
-@settings(deadline=None)
-@given(
-    st.builds(
-        Cut,
-        *(
-            st.none() | st.integers(1, 2**63 - 1).map(AtSequence) | st.integers(-(2**63) + 1, 2**63 - 1).map(AtTime)
-            for _ in range(2)
-        ),
-    )
-)
-def test_what_could_be_typed_brings_back_every_cut(cut: Cut) -> None:
-    for name, text in cut.typed.items():
-        assert parse_edge(name, text, 0) == getattr(cut, name) and not counts_from_now(text)

@@ -158,11 +158,6 @@ def test_consumers_follow_with_their_filters_only(config: Any, becomes: Any) -> 
     assert map_consumer_config(config, STAGING) == becomes
 
 
-def test_a_filter_of_which_a_part_is_mapped_becomes_two() -> None:
-    maps = SubjectMaps.parse(["orders.eu=>eu"])
-    assert map_consumer_config({"filter_subject": "orders.*"}, maps) == {"filter_subjects": ["eu", "orders.*"]}
-
-
 def test_copies_from_where_nothing_is_mapped_are_named() -> None:
     config = {
         "sources": [
@@ -174,12 +169,6 @@ def test_copies_from_where_nothing_is_mapped_are_named() -> None:
         ]
     }
     assert arriving_unmapped(config, STAGING, ["HERE"]) == ["THERE", "HERE"]
-
-
-def test_what_a_stream_may_hold_is_its_subjects_only_where_nothing_else_fills_it() -> None:
-    assert subjects_of({"subjects": ["a"]}) == ["a"]
-    for config in ({}, {"subjects": ["a"], "sources": [{"name": "O"}]}, {"mirror": {"name": "O"}}):
-        assert subjects_of(config) == (">",)
 
 
 json_values = st.recursive(

@@ -40,21 +40,6 @@ def test_buckets_take_their_subjects_along() -> None:
     )
 
 
-def test_a_mirror_of_a_bucket_keeps_the_subjects_of_its_origin() -> None:
-    renames = RenameOptions.parse(["KV_m=KV_n"]).over({"KV_m": {"mirror": {"name": "KV_hub"}}})
-    assert renames.name("KV_m") == "KV_n" and not renames.subjects
-
-
-def test_a_prefix_stands_within_the_name_of_a_bucket() -> None:
-    renames = RenameOptions.parse(["*=staging_*"]).over({"ORDERS": {}, "KV_a": {}, "OBJ_b": {}, "KV_": {}})
-    assert dict(renames.names) == {
-        "ORDERS": "staging_ORDERS",
-        "KV_a": "KV_staging_a",
-        "OBJ_b": "OBJ_staging_b",
-        "KV_": "staging_KV_",
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "name", "becomes"),
     [
@@ -133,11 +118,6 @@ def test_what_shows_only_with_the_streams_is_a_usage_error_too(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         options.over({name: {} for name in streams})
-
-
-def test_names_can_be_swapped() -> None:
-    renames = RenameOptions.parse(["A=B", "B=A"]).over({"A": {}, "B": {}})
-    assert [renames.name(name) for name in "ABC"] == ["B", "A", "C"]
 
 
 def test_what_is_called_like_a_bucket_and_cannot_be_one_is_none() -> None:

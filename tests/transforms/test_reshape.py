@@ -23,6 +23,7 @@ from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
+from tests.harness.servers import EXPLORE
 from tests.transforms.filters.judging import filters, is_wanted
 from tests.transforms.filters.test_newest import by_the_list
 from tests.transforms.messages import Message, batch_of, literals, messages_of
@@ -152,8 +153,7 @@ def test_a_message_with_an_unwanted_header_stops_everything() -> None:
     assert len(list(replace(reshape, cut=Cut.parse(None, "2", 0)).apply([batch_of(some)], stream="S"))) == 1
 
 
-@pytest.mark.by_turns
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300 if EXPLORE else 60)
 @given(reshapes(), streams, st.lists(st.integers(1, 5), min_size=1, max_size=12))
 def test_batches_come_out_as_the_rule_says_for_each_message(
     reshape: Reshape, messages: list[Message], sizes: list[int]
@@ -189,13 +189,6 @@ def test_batches_come_out_as_the_rule_says_for_each_message(
 
 def extent(messages: list[Message]) -> Extent:
     return Extent().plus(batch_of(messages))
-
-
-def test_the_secret_is_nowhere_in_it() -> None:
-    reshape = Reshape(masks=Masks.parse([">:$.m=hash"]))
-    batch = batch_of([Message(1, 1, "a", None, b'{"m":1}')])
-    list(reshape.apply([batch], stream="S", secret=SECRET))
-    assert SECRET.decode() not in repr(reshape)
 
 
 def test_a_stream_and_what_belongs_to_it_follow_together() -> None:
@@ -243,24 +236,3 @@ def test_object_buckets_keep_names_of_objects_and_follow_links() -> None:
         Message(1, 1, "$O.p_o.C.n", None, meta),
         Message(2, 2, f"$O.p_o.M.{name}", None, meta.replace(b'"bucket":"o"', b'"bucket":"p_o"')),
     ]
-
-
-def test_a_refusal_names_stream_and_sequence_in_the_midst_of_it() -> None:
-    batch = batch_of([Message(6, 1, "a", None, b"{}"), Message(7, 1, "a", None, b"?")])
-    with pytest.raises(PlanRefused, match="message 7 of stream S cannot be masked"):
-        list(Reshape(masks=Masks.parse(["a:$.m=redact"])).apply([batch], stream="S"))
-
-
-def test_a_lazy_chain_holds_one_batch_only() -> None:
-    taken = []
-
-    def batches():  # type: ignore[no-untyped-def]
-        for n in range(1, 5):
-            taken.append(n)
-            yield batch_of([Message(n, n, "a", None, bytes(3 << 20))])
-
-    chain = Reshape(maps=SubjectMaps.parse(["a=>b"])).apply(batches(), stream="S")
-    assert not taken
-    next(chain)
-    assert taken == [1]
-    assert Cut() == Reshape().cut

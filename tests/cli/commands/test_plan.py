@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import EVIL
 from tests.cli.typed import Shop, Typed
 from tests.harness.servers import NEWEST, NatsServer
 
@@ -90,24 +89,3 @@ def test_what_makes_no_sense_is_a_mistake_of_usage(
     refused = typed(*words, "-r", shop.repo, "-s", shop.url, "--json")
     assert refused.code == 2
     assert told in refused.document["error"]["message"]
-
-
-def test_a_damaged_plan_is_an_integrity_failure(typed: Type, shop: Shop, tmp_path: Path) -> None:
-    saved = tmp_path / "plan.json"
-    saved.write_bytes(b'{"kind": "jsbackup restore plan"')
-    refused = typed("restore", "--plan", saved, "-r", shop.repo, "-s", shop.url, "--json")
-    assert refused.code == 14 and str(saved) in refused.document["error"]["message"]
-
-
-def test_a_plan_that_cannot_be_written_is_told(
-    typed: Type, shop: Shop, nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    saved = tmp_path / "none" / "plan.json"
-    failed = typed("plan", "latest", "-r", shop.repo, "-s", nats_server(NEWEST).url, "-o", saved, "--json")
-    assert failed.code == 1
-    assert failed.document["error"]["message"] == f"cannot write the plan to {saved}: no such file or directory"
-
-
-def test_evil_names_do_no_harm(typed: Type, shop: Shop) -> None:
-    done = typed("plan", "latest", "evil*", "-r", shop.repo, "-s", shop.url)
-    assert done.code == 16 and "\x1b" not in done.out + done.err and EVIL not in done.out

@@ -16,7 +16,7 @@ from jsbackup.planning.configs.features import (
     lacking_for_consumer,
     lacking_for_stream,
 )
-from tests.harness.oracle_features import CONSUMER_FEATURES, STREAM_FEATURES, config_can_go, consumer_can_go
+from tests.harness.oracle_features import config_can_go, consumer_can_go
 from tests.harness.servers import VERSIONS
 
 JSON = dict[str, Any]
@@ -63,11 +63,6 @@ CONSUMER_SILENT: JSON = {
 
 def version(text: str) -> Version:
     return tuple(map(int, text.split(".")))
-
-
-def test_every_feature_of_the_witness_has_an_example() -> None:
-    assert STREAM_USES.keys() == STREAM_FEATURES.keys()
-    assert CONSUMER_USES.keys() == CONSUMER_FEATURES.keys()
 
 
 def merged(uses: dict[str, JSON], names: set[str]) -> JSON:
@@ -125,12 +120,3 @@ def test_the_servers_own_metadata_stays_behind_and_the_users_is_kept() -> None:
     config = {"metadata": {"_nats.ver": "2.15.1", "_nats.req.level": "0", "team": "a"}}
     assert fit_stream(config, (2, 12, 8)) == {"metadata": {"team": "a"}}
     assert fit_consumer({"metadata": {"_nats.ver": "2.15.1"}}, (2, 12, 8)) == {}
-
-
-def test_fields_of_a_later_release_than_this_tool_knows_are_passed_on() -> None:
-    assert fit_stream({"brand_new": {"a": 1}}, (2, 10, 26)) == {"brand_new": {"a": 1}}
-
-
-@pytest.mark.parametrize("sources", [["text"], [None], [1, {"consumer": {"name": "c"}}]])
-def test_sources_of_a_damaged_manifest_do_no_harm(sources: list[Any]) -> None:
-    assert len(lacking_for_stream({"sources": sources, "mirror": "text"}, (2, 10))) <= 1

@@ -57,6 +57,12 @@ def test_storage_counts_all_replicas_and_a_tier_allows_it_for_each(limit: int, c
     assert refused(account(tier(), R3=tier(max_storage=99)), made) == [("S", Rule.MAX_STORAGE)]
 
 
+@pytest.mark.parametrize(("limit", "found"), [(300, []), (299, [("S", Rule.RESERVED_STORAGE)])])
+def test_reserved_bytes_count_for_each_replica(limit: int, found: list[tuple[str, str]]) -> None:
+    reserving = stream("S", num_replicas=3, max_bytes=100, messages=0)
+    assert refused(account(tier(max_storage=limit)), replace(reserving, state=StreamState())) == found
+
+
 def test_what_is_replaced_makes_room_but_only_once_the_copy_is_proved() -> None:
     reserving = stream("S", max_bytes=1000)
     old = held("S", 0, max_bytes=1000)
@@ -65,12 +71,3 @@ def test_what_is_replaced_makes_room_but_only_once_the_copy_is_proved() -> None:
     assert refused(full, reserving, there=(old,)) == [("S", Rule.MAX_STREAMS), ("S", Rule.RESERVED_STORAGE)]
     room = account(tier(reserved=1000, streams=1, max_storage=2000, max_streams=2))
     assert refused(room, reserving, there=(old,)) == []
-
-
-def test_streams_are_counted_one_after_the_other() -> None:
-    two = account(tier(streams=1, max_streams=3))
-    assert refused(two, stream("A"), stream("B"), stream("C")) == [("C", Rule.MAX_STREAMS)]
-
-
-def test_no_limit_and_no_account_refuse_nothing() -> None:
-    assert refused(account(tier()), stream("S", max_bytes=1 << 40)) == []

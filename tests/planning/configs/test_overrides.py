@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.planning.configs.overrides import parse_override, unitless_duration
+from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import RestoreOptions
 from tests.planning.test_plan import codes, plan, stream
 
@@ -66,11 +66,6 @@ def test_what_no_field_can_have_is_a_mistake_of_usage(text: str, told: str) -> N
     assert told in caught.value.message
 
 
-def test_a_duration_without_a_unit_is_known() -> None:
-    assert unitless_duration("max_age=604800") == "max_age"
-    assert {unitless_duration(text) for text in ("max_age=20s", "max_msgs=5", "max_age=null", "max_age")} == {""}
-
-
 def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> None:
     texts = ("A*:max_msgs=5", "max_msgs=7", "A2:max_msgs=9", "B:storage=memory")
     fields = dict(map(parse_override, texts))
@@ -82,23 +77,6 @@ def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> 
     with pytest.raises(UsageError, match="--set D:max_msgs: no stream to restore is D"):
         plan(stream("A1"), fields={"D:max_msgs": 1})
     assert not plan(stream("A1"), fields={"D:max_msgs": 1}, allow_nothing=True).refusals
-
-
-def test_a_placement_may_go() -> None:
-    placed = stream("S", placement={"cluster": "a", "tags": ["ssd"]})
-    (action,) = plan(placed, clustered=True, fields={"placement": None}).actions
-    assert "placement" not in action.config
-    assert [(change.field, change.after) for change in action.changes] == [("placement", None)]
-
-
-def test_what_does_not_change_is_no_change() -> None:
-    (action,) = plan(stream("S", max_msgs=7), fields={"max_msgs": 7}, replicas=1).actions
-    assert action.changes == ()
-
-
-def test_limits_that_were_there_before_are_no_refusal() -> None:
-    assert codes(plan(stream("S", max_msgs=2, max_age=10, duplicate_window=100))) == []
-    assert codes(plan(stream("S", max_msgs=2), fields={"max_msgs": 1})) == [15]
 
 
 def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:

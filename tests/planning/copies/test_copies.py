@@ -107,12 +107,6 @@ def test_what_is_mended_in_a_copy_makes_it_another_origin_for_its_own_copies() -
     assert not copy_of(made, "O").alters
 
 
-def test_servers_that_know_no_identities_yet_get_marks_that_hold_when_they_do() -> None:
-    action = copy_of(plan(ORIGIN, COPY, known=facts(10, identity="another"), version=OLD))
-    assert mend(action).renewed and rules(action) == {Rule.ORIGIN_RENEWED}
-    assert any("when the server is 2.15" in warning.reason for warning in action.warnings)
-
-
 def test_a_copy_that_is_ahead_goes_on_where_its_origin_ends() -> None:
     action = copy_of(plan(ORIGIN, COPY, known=facts(17)))
     assert mend(action).most == 10 and rules(action) == {Rule.COPY_AHEAD}
@@ -128,15 +122,6 @@ def test_a_mirror_that_is_ahead_is_cut_and_so_is_its_mirror() -> None:
         assert action.reshape.cut.until == AtSequence(4) and rules(action) == {Rule.MIRROR_CUT}
         assert action.config["name"] == name
     assert not made.refusals
-
-
-def test_nothing_is_said_of_a_mirror_in_a_clone_that_ends_where_its_end_was_noted() -> None:
-    target, options = Target(NEW, False, {}), RestoreOptions()
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (ORIGIN, MIRROR))
-    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 10})))
-    assert not rules(copy_of(made, "M")) and copy_of(made, "M").reshape.cut.until == AtSequence(10)
-    made = plan_restore(manifest, target, options, Facts(copies=CopyFacts({}, {"M": 8})))
-    assert rules(copy_of(made, "M")) == {Rule.MIRROR_CUT}
 
 
 def test_a_mirror_of_another_stream_that_is_shorter_is_refused() -> None:
@@ -217,23 +202,6 @@ def test_sources_resume_by_a_start_sequence_where_that_is_asked_for(version: tup
     assert mend(action).raised == (6, 9) and Rule.RESUMED in rules(action)
 
 
-def test_what_cannot_be_known_is_said_to_be_so() -> None:
-    unsure = facts(6, exact=False, again=(7, 8))
-    action = copy_of(plan(ORIGIN, COPY, known=unsure, resume_sources=True))
-    (said,) = [one for one in action.warnings if one.rule is Rule.COPIED_AGAIN]
-    assert said.reason.endswith("(up to 2)") and "set opt_start_seq by hand" in said.hint
-    assert action.config["sources"] == [{"name": "O"}]
-
-
-def test_an_emptied_stream_goes_on_by_its_last_time_but_for_archives_v2() -> None:
-    state = StreamState(messages=0, first_seq=11, last_seq=10, last_ns=5)
-    captured = replace(COPY.captured, messages=0, first_seq=0, last_seq=0)
-    empty = replace(COPY, state=state, captured=captured)
-    nothing = facts(0, reached=0, exact=False, again=tuple(range(1, 11)))
-    assert Rule.COPIED_AGAIN not in rules(copy_of(plan(ORIGIN, empty, known=nothing, version=OLD)))
-    assert Rule.COPIED_AGAIN in rules(copy_of(plan(ORIGIN, empty, known=nothing, wire=SendAs.V2)))
-
-
 def test_streams_that_copy_from_what_is_replaced_are_told_of_in_numbers() -> None:
     there = SourceInfo("O", 0, 0, None, None, seq=8)
     left = replace(live("LEFT", 8, sources=[{"name": "O"}]), sources=(there,))
@@ -249,8 +217,3 @@ def test_streams_that_copy_from_what_is_replaced_are_told_of_in_numbers() -> Non
     assert "stream LEFT copies from it, keeps what it has and continues after sequence 8" in said()
     assert "AHEAD copies nothing new until sequence 14 is passed" in said()
     assert "AHEAD overwrites what it has with what comes" in said(version=OLD)
-
-
-def test_other_sources_that_are_asked_for_are_nobodys_business() -> None:
-    action = copy_of(plan(ORIGIN, COPY, known=facts(17), fields={"sources": [{"name": "ELSE"}]}))
-    assert not action.reshape and not action.starts

@@ -11,11 +11,8 @@ from jsbackup.config import parse_glob
 from jsbackup.model import StreamState
 from jsbackup.planning.interrupted import (
     StagedCopy,
-    about_leftover,
-    about_mark,
     find_copies,
     is_left_out,
-    is_marked,
     needed_by,
     replaced_by,
     staged_config,
@@ -88,11 +85,3 @@ def test_a_backup_leaves_out_copies_unless_they_are_needed_or_named() -> None:
     assert not is_left_out(copy, (itself,), ())
     needed = replace(copy, needed=True)
     assert not is_left_out(needed, (), ()) and is_left_out(needed, (), (orders,))
-
-
-def test_the_mark_and_the_copy_are_warned_of_in_a_backup() -> None:
-    marked = with_marker({"name": "ORDERS", "metadata": {"a": "b"}}, "B1")
-    assert is_marked(marked) and marked["metadata"]["a"] == "b" and not is_marked({"name": "ORDERS"})
-    (warning,) = about_mark(marked)
-    assert "B1" in warning and about_leftover(marked) == (warning,)
-    assert "ORDERS" in about_leftover(CONFIG)[0] and about_leftover({"name": "ORDERS"}) == ()

@@ -13,7 +13,7 @@ from jsbackup.planning.interrupted import staged_config
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
-from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, UnlistedStreams
+from jsbackup.repository.manifest import BackupResult, Manifest, SkippedStream, Source, UnlistedStreams
 from jsbackup.repository.objects import StreamPageRef
 from tests.planning.test_plan import NOW, stream
 
@@ -41,12 +41,6 @@ def test_what_matches_no_stream_is_an_error_of_usage(asked: RestoreOptions, said
     with pytest.raises(UsageError, match=said.replace("*", r"\*")) as caught:
         choose_streams(manifest("A1", "B"), asked, ())
     assert caught.value.hint
-
-
-def test_an_exclude_that_is_allowed_to_miss_or_was_excluded_from_the_backup_is_none() -> None:
-    backup = manifest("A")
-    assert chosen(backup, options(exclude=("C",), allow_nothing=True)) == ["A"]
-    assert chosen(replace(backup, selection=Selection(exclude=("C",))), options(exclude=("C",))) == ["A"]
 
 
 def test_a_stream_that_may_be_on_a_broken_page_is_not_called_missing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import IntegrityError, PlanRefused, UsageError
+from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.planning.selection.kept_messages import estimate, reshaped_messages, survey
@@ -26,6 +26,7 @@ from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.reshape import Reshape
 from tests.harness.batches import Message, batch_of
 from tests.harness.batches import messages_of as as_messages
+from tests.harness.servers import EXPLORE
 
 NOW = "2026-11-21T01:45:00Z"
 FOLDER = layout.stream_folder("S", "1a2b3c4d")
@@ -99,7 +100,7 @@ def by_hand(cut: Cut, wanted: int | None, message: Message) -> bool:
     return wanted is None or message.sequence % 3 == wanted
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=200 if EXPLORE else 40)
 @given(streams(), edges, edges, st.none() | st.integers(0, 2), st.integers(0, 3))
 def test_what_is_kept_is_what_the_rule_says(
     messages: list[Message], since: Edge | None, until: Edge | None, wanted: int | None, beyond: int
@@ -145,22 +146,10 @@ def test_a_cut_reads_the_segments_around_its_ends_only() -> None:
     messages = [Message(n, 1000 + n, "a.b", None, random.Random(n).randbytes(40)) for n in range(1, 201)]
     entry = stored(objects, messages, segment_bytes=500)
     assert len(entry.segments) > 12
-    for cut in (
-        Cut(until=AtSequence(100)),
-        Cut(until=AtTime(1100)),
-        Cut(AtTime(1050), AtTime(1150)),
-        Cut(since=AtSequence(50)),
-    ):
+    for cut in (Cut(until=AtSequence(100)), Cut(AtTime(1050), AtTime(1150))):
         store.read.clear()
         survey(objects, entry, Reshape(cut), b"")
-        assert 0 < len(set(store.read)) <= 4
-        assert len(set(store.read)) == len(store.read)
-    store.read.clear()
-    kept = survey(objects, entry, Reshape(Cut(until=AtSequence(entry.segments[3].last_seq))), b"")
-    assert [ref.key for ref in kept.entry.segments] == [ref.key for ref in entry.segments[:4]]
-    store.read.clear()
-    list(reshaped_messages(objects, kept.entry, Reshape(), b""))
-    assert set(store.read) == {ref.key for ref in entry.segments[:4]}
+        assert 0 < len(set(store.read)) == len(store.read) <= 4
 
 
 @pytest.mark.parametrize("wanted", [Filters(), Filters(("a.0", "a.1"))])
@@ -199,11 +188,3 @@ def test_a_message_that_cannot_be_masked_stops_it_before_anything_is_sent() -> N
         survey(objects, entry, hashing, b"short")
     ours, theirs = (survey(objects, entry, hashing, secret).entry.digest for secret in (b"1" * 16, b"2" * 16))
     assert ours != theirs
-
-
-def test_a_lost_segment_is_told() -> None:
-    store = MemoryStore()
-    entry = stored(Objects(store), [Message(number, number, "a.b", None, b"") for number in (1, 2)])
-    store.delete(entry.segments[0].key)
-    with pytest.raises(IntegrityError):
-        estimate(Objects(store), entry, Reshape(Cut(until=AtSequence(1))))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.masking import (
     NO_MASK,
     about_masks,
     about_nothing_kept,
-    about_unseen,
     against_payload_masks,
-    are_for,
     obfuscated_entry,
     unseen,
 )
@@ -58,20 +54,6 @@ def test_a_mask_is_unseen_only_if_no_stream_has_a_message_for_it() -> None:
     assert unseen([MAIL, USER], [MaskCount(seen={0: 1}), MaskCount()]) == [USER]
     assert unseen([MAIL, USER], [MaskCount(dropped=1)]) == []  # it may have been one of those that cannot be read
     assert unseen([MAIL], []) == [MAIL]
-
-
-@pytest.mark.parametrize(
-    ("may_miss", "rule", "hinted"), [(False, Rule.MASK_MISSED, True), (True, Rule.MASKED_NOTHING, False)]
-)
-def test_an_unseen_mask_is_refused_unless_it_may_miss(may_miss: bool, rule: Rule, hinted: bool) -> None:
-    (found,) = about_unseen([MAIL], may_miss=may_miss)
-    assert (found.stream, found.rule, bool(found.hint)) == ("", rule, hinted)
-    assert str(MAIL) in found.reason
-
-
-def test_masks_are_for_streams_with_such_subjects() -> None:
-    assert are_for([USER], ORDERS)
-    assert not are_for([USER], {"name": "ORDERS", "subjects": ["orders.old"]})
 
 
 def test_payloads_that_clients_or_servers_need_are_not_dropped() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from jsbackup.planning.model import Outlived
 from jsbackup.planning.stored_facts import find_outlived
@@ -52,17 +51,6 @@ def test_markers_of_deleted_keys_are_no_loss() -> None:
     markers = [block(b"KV-Operation: DEL", b"Nats-TTL: 1s"), block(b"Nats-Marker-Reason: MaxAge", b"Nats-TTL: 1s")]
     entry = stored(objects, [*markers, block(b"KV-Operation: PURGE", b"Nats-TTL: 1s"), block(b"Nats-TTL: 1s")])
     assert find_outlived(objects, entry, Cut(), TTL, now_ns=99 * SECOND) == Outlived(1, 1, 4)
-
-
-def test_of_a_long_stream_the_first_messages_are_looked_at() -> None:
-    objects = Objects(MemoryStore())
-    entry = stored(objects, [block(b"Nats-TTL: 1s")] * 100)
-    first = entry.segments[0]
-    assert len(entry.segments) > 2
-    found = find_outlived(objects, entry, Cut(), TTL, now_ns=999 * SECOND, most_bytes=1)
-    assert found == Outlived(first.messages, first.messages, first.messages)
-    empty = replace(entry, segments=())
-    assert find_outlived(objects, empty, Cut(), TTL, now_ns=999 * SECOND) == Outlived()
 
 
 def test_schedules_that_are_due_are_counted_apart() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jsbackup.planning.forecast import time_bounds
 from jsbackup.planning.selection.kept_messages import survey_cut
 from jsbackup.planning.selection.subset import KeptStream, kept_by_bounds, segments_within
 from jsbackup.repository.manifest import StreamBackup
@@ -56,21 +55,3 @@ def test_a_cut_keeps_the_same(both: tuple[Repository, StreamBackup, StreamBackup
     assert as_listed(survey_cut(repository.objects, paged, cut)) == survey_cut(repository.objects, plain, cut)
     bounds = [kept_by_bounds(entry, Reshape(cut=cut)) for entry in (paged, plain)]
     assert as_listed(bounds[0]).entry == bounds[1].entry
-
-
-def test_the_ends_are_the_same(both: tuple[Repository, StreamBackup, StreamBackup]) -> None:
-    _, plain, paged = both
-    assert time_bounds(paged) == time_bounds(plain)
-
-
-def test_a_few_pages_are_read_for_a_few_messages(both: tuple[Repository, StreamBackup, StreamBackup]) -> None:
-    _, plain, paged = both
-    assert isinstance(paged.segments, SegmentList)
-    read = []
-    inner = paged.segments.read
-    watched = SegmentList(paged.segments.parts, lambda page: read.append(page) or inner(page))  # type: ignore[func-returns-value]
-    middle = plain.segments[len(plain.segments) // 2]
-    cut = Cut(since=AtSequence(middle.first_seq), until=AtSequence(middle.last_seq))
-    assert tuple(segments_within(replace(paged, segments=watched), cut)) == (middle,)
-    levels = max(page.level for page in watched.pages()) + 1
-    assert len(set(read)) <= 2 * levels + len([page for page in watched.pages() if page.level])

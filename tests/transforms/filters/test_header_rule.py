@@ -68,16 +68,8 @@ def test_a_rule_is_a_name_or_a_name_with_a_value() -> None:
         assert str(HeaderRule.parse("--header", text)) == text
 
 
-def test_blanks_before_a_value_are_none_of_it() -> None:
-    assert HeaderRule.parse("--header", "X-Batch: \t7 ") == HeaderRule("X-Batch", "7 ")
-
-
 @pytest.mark.parametrize("text", ["", ":7", "X Batch", "X\tBatch", "X-Batch=7", "X\r\nY", "X:7\r\nY"])
 def test_what_is_no_header_is_refused_by_its_option(text: str) -> None:
     with pytest.raises(UsageError, match="--header: not a header") as caught:
         HeaderRule.parse("--header", text)
     assert caught.value.hint == "Write --header NAME or NAME:VALUE."
-
-
-def test_a_stream_without_headers_has_none() -> None:
-    assert HeaderRule("A").rows(pa.array([None, None], pa.binary())).to_pylist() == [False, False]

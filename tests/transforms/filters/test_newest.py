@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import UsageError
 from jsbackup.transforms.filters import newest
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
 from jsbackup.transforms.filters.newest import NewestFinder, NewestRule, find_newest, newest_rows, rows_of_subjects
@@ -68,22 +67,3 @@ def test_a_pass_holds_no_more_than_it_may() -> None:
     finder.sequences()
     assert finder.high is not None
     assert finder._found.nbytes <= 20_000
-
-
-def test_what_is_found_grows_with_what_is_added() -> None:
-    rule = NewestRule()
-    finder = NewestFinder(rule)
-    finder.add(rows_of_subjects(batch_of([Message(1, 1, "a", None, b""), Message(2, 2, "b", None, b"")]), rule))
-    assert finder.sequences().to_pylist() == [1, 2]
-    finder.add(rows_of_subjects(batch_of([Message(3, 3, "a", None, b"")]), rule))
-    assert finder.sequences().to_pylist() == [2, 3]
-
-
-def test_a_rule_as_typed() -> None:
-    assert NewestRule.of(None, False) is None
-    assert str(NewestRule.of(3, False)) == "--last-per-subject 3"
-    assert str(NewestRule.of(None, True)) == "--kv-compact"
-    with pytest.raises(UsageError, match="exclude each other"):
-        NewestRule.of(1, True)
-    with pytest.raises(UsageError, match="0 is none to keep"):
-        NewestRule.of(0, False)

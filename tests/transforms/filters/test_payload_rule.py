@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.filters.filters import PayloadRule, as_text
+from tests.harness.servers import EXPLORE
 
 # They mean the same in Python and in RE2, where \Z is written \z.
 ALIKE = [
@@ -55,7 +56,7 @@ def as_go_reads(data: bytes) -> str:
     return out
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=500 if EXPLORE else 50)
 @given(st.sampled_from(ALIKE), st.lists(payloads, max_size=8))
 def test_a_match_is_one_of_the_text_that_go_reads(expression: str, data: list[bytes]) -> None:
     # Python has `$` before a last line break too, and letters that are not ASCII at the sides of \b.
@@ -63,12 +64,6 @@ def test_a_match_is_one_of_the_text_that_go_reads(expression: str, data: list[by
     rule = PayloadRule.parse("--payload-match", expression.replace("\\Z", "\\z"))
     found = rule.rows(as_text(pa.array(data, pa.binary()))).to_pylist()
     assert found == [theirs.search(as_go_reads(one)) is not None for one in data]
-
-
-def test_a_slice_of_a_column_is_read_alone() -> None:
-    column = pa.array([b"\xff", b"a\xff", b"b"], pa.binary())
-    assert as_text(column.slice(1)).to_pylist() == ["a�", "b"]
-    assert as_text(column.slice(2)).to_pylist() == ["b"]
 
 
 def test_text_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,12 +43,6 @@ def test_it_is_the_sequences_that_were_added(whole: list[int], step: int, first:
     assert found.rows(asked).to_pylist() == [n in whole for n in asked.to_pylist()]
 
 
-def test_there_is_no_member_beyond_the_last() -> None:
-    for number in (0, 3):
-        with pytest.raises(IndexError):
-            made([[5, 9]]).at(number)
-
-
 def test_dense_sequences_take_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rising, "_CHUNK", 1 << 16)
     dense, even = (RisingSequences.of(pa.array(range(1, 1_000_000, step), pa.int64())) for step in (1, 2))

@@ -23,17 +23,6 @@ def test_what_is_written_is_read(tokens: set[str], secret: bytes) -> None:
     assert (read.secret, read.hashes.keys()) == (secret, tokens)
 
 
-def test_the_file_is_in_the_form_of_the_nats_cli() -> None:
-    names = ObfuscatedNames(SECRET, ["ORDERS"])
-    assert json.loads(encode_keys(names)) == {
-        "version": 1,
-        "secret": base64.b64encode(SECRET).decode(),
-        "map": {names.token("ORDERS"): "ORDERS"},
-    }
-    empty = {"version": 1, "secret": base64.b64encode(SECRET).decode(), "map": None}
-    assert decode_keys(json.dumps(empty).encode(), "k").count == 0
-
-
 def test_a_token_that_is_no_text_is_hashed_and_not_listed() -> None:
     names = ObfuscatedNames(SECRET)
     names.token(b"\xff\xfe".decode("utf-8", "surrogateescape"))

@@ -54,12 +54,6 @@ def test_payloads_keep_their_sizes_and_nothing_else(subjects: list[str], data: s
     assert not any(b"clear" in (one.headers or b"") for one in after)
 
 
-def test_a_slice_of_a_batch_is_right() -> None:
-    whole = batch_of([Message(n, n, f"s.{n}", None, b"x" * n) for n in range(1, 9)])
-    part = messages_of(Reshape(obfuscation=Obfuscation(ObfuscatedNames(SECRET))).apply([whole.slice(3, 3)], stream="S"))
-    assert [one.data for one in part] == [b"0" * n for n in (4, 5, 6)]
-
-
 def test_counters_keep_their_values_and_only_those() -> None:
     incremented = b"NATS/1.0\r\nNats-Incr: +5\r\n\r\n"
     rows = [(incremented, b'{"val":"15"}'), (incremented, b"clear"), (None, b'{"val":"15"}')]
