@@ -30,15 +30,13 @@ KINDS: Mapping[str, tuple[str | None, str]] = {
     "s2": (None, "s2"),
     "s2-aes": ("aes", "s2"),
 }
-# The oldest and the newest server have all formats of blocks and indexes; a cipher and a compression are on each, and
-# all of them between the two. Servers between have one kind each: nothing of ciphers and compression changed there.
+# The oldest and the newest server have all formats of blocks and indexes. Nothing of ciphers and compression changed
+# between them: each is on one server.
 STORES = [
-    *((VERSIONS[0], kind) for kind in ("plain", "aes", "s2")),
-    ("2.11.11", "plain"),
+    (VERSIONS[0], "plain"),
     ("2.12.8", "chacha"),
     ("2.14.6", "s2"),
-    ("2.15.1", "plain"),
-    *((VERSIONS[-1], kind) for kind in ("plain", "chacha", "s2-aes")),
+    *((VERSIONS[-1], kind) for kind in ("plain", "s2-aes")),
 ]
 # Those on the oldest and the newest server.
 STORES_AT_ENDS = [(version, kind) for version, kind in STORES if version in (VERSIONS[0], VERSIONS[-1])]

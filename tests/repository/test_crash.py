@@ -265,10 +265,8 @@ def names_in(scene: Scene) -> list[str]:
 
 REPLICA = "replica"
 COPIES = [
-    ("plain", "plain"),
     ("encrypted", REPLICA),
     ("plain", "encrypted"),
-    ("encrypted", "signed"),
 ]
 
 

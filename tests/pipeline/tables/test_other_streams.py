@@ -52,7 +52,7 @@ def _import(typed: Type, tmp_path: Path, table: Path, kind: str, *, stream: str 
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[:1])
 @pytest.mark.parametrize(
     ("names", "in_folder", "by_name"),
     [
@@ -98,7 +98,7 @@ def test_the_column_counts_in_any_case(typed: Type, tmp_path: Path, way: str, na
 @pytest.mark.by_turns
 @pytest.mark.parametrize(
     "column",
-    [pa.array([b"A", b"B"]), pa.array(["A", "B"]).dictionary_encode(), pa.array(["A", "B"], pa.large_string())],
+    [pa.array(["A", "B"]).dictionary_encode()],
     ids=lambda column: str(column.type),
 )
 def test_the_column_counts_whatever_its_type(typed: Type, tmp_path: Path, way: str, column: pa.Array) -> None:

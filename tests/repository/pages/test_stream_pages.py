@@ -118,7 +118,7 @@ def test_few_streams_and_those_of_an_import_are_in_the_manifest(scene: Scene) ->
 
 @pytest.mark.by_turns
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "segments"), [(3, 60), (20, 15), (64, 2), (64, 64)])
+@pytest.mark.parametrize(("count", "segments"), [(3, 60), (64, 64)])
 def test_what_a_backup_writes_does_not_grow_with_the_other_streams(scene: Scene, count: int, segments: int) -> None:
     streams = [long_stream(number, segments) for number in range(count)]
     repository = scene.open()
