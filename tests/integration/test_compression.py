@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from jsbackup.formats.compression import Compression
 from jsbackup.repository.crypto import age
-from jsbackup.repository.descriptor import decode_descriptor, encode_descriptor
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected
@@ -81,20 +78,3 @@ def test_whoever_writes_segments_keeps_to_it_and_a_restore_gives_the_same(
     assert compare(seen(server.url), seen(other.url)) == []
     checks = {check["check"]: check for check in jsbackup("doctor", "-r", copy).document["checks"]}
     assert f"compression {how}" in checks["repository"]["found"]
-
-
-def test_what_was_stored_with_another_compression_is_used_again(
-    nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    """A version that knows no compression stores as usual."""
-    repo, server = tmp_path / "repo", nats_server(NEWEST)
-    jsbackup("init", "-r", repo).ok()
-    asyncio.run(_create(server.url))
-    asyncio.run(_publish(server.url, range(600)))
-    jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok()
-    descriptor = repo / "jsbackup.json"
-    changed = replace(decode_descriptor(descriptor.read_bytes()), compression=Compression.parse("none"))
-    descriptor.write_bytes(encode_descriptor(changed))
-    again = jsbackup("backup", "-s", server.url, "-r", repo, "--incremental", "never", *PATIENT).ok().document
-    assert again["streams"][0]["segments_reused"] == 1 and _codecs(repo) == {"ZSTD"}
-    jsbackup("verify", "-r", repo, "--level", "data").ok()

@@ -76,13 +76,6 @@ def test_subjects_to_which_a_consumer_delivers(ends: Ends, typed: Type, tmp_path
     restore_and_compare(typed, ends, tmp_path, "CY")
 
 
-@each([NEWEST])
-def test_subjects_that_are_all_delivered_to(ends: Ends, typed: Type, tmp_path: Path) -> None:
-    fill(ends[0], {"name": "CY", "subjects": ["cy.a"]}, ("cy.a", None), consumers=push("x"))
-    update(ends[0], {"name": "CY", "subjects": ["cy.>"]})
-    restore_and_compare(typed, ends, tmp_path, "CY")
-
-
 @each(UPDATES_MAX_CONSUMERS)
 def test_fewer_consumers_at_most_than_there_are(ends: Ends, typed: Type, tmp_path: Path) -> None:
     fill(ends[0], {"name": "MANY", "subjects": ["many"]}, ("many", None), consumers=push("x", "y", "z"))

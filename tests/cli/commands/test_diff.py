@@ -9,16 +9,12 @@ from pathlib import Path
 import pytest
 
 from jsbackup.model import ConsumerState, SequencePair
-from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.signing import encode_writer_key
 from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source
-from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
-from tests.cli.typed import Shop, Typed, in_terminal
-from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque, store_stream
+from tests.cli.typed import Typed
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque, store_stream
 from tests.harness.batches import some_messages
-from tests.harness.history import IDENTITY, new_keys_of
 
 Type = Callable[..., Typed]
 
@@ -124,32 +120,6 @@ def test_damage_is_14_and_the_rest_is_compared(typed: Type, repo: Path) -> None:
     assert typed(*line).code == 14
 
 
-def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: Path) -> None:
-    place = tmp_path / "repo"
-    new_keys = new_keys_of("encrypted", "00ff")
-    assert new_keys is not None
-    store = LocalStore(place)
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
-    writer, identity = tmp_path / "writer.key", tmp_path / "identity"
-    writer.write_text(encode_writer_key(new_keys.writer_key))
-    identity.write_text(IDENTITY.text)
-    repository = Repository.open(store, GivenKeys(new_keys.writer_key))
-    messages = some_messages(40, 100)
-    first = store_backup(repository, FIRST)
-    changed = store_stream(repository.objects, "orders", [m for m in messages if m is not messages[7]])
-    repository.commit(replace(first, id=SECOND, previous=FIRST, streams=(changed, first.streams[1])))
-    line = ("diff", FIRST, SECOND, "-r", place)
-    assert typed(*line).code == 12
-    done = typed(*line, "--writer-key", writer, "--json")
-    document = check("diff", done)
-    assert done.code == 12 and [one["name"] for one in document["failed"]] == ["orders"]
-    assert typed("diff", FIRST, FIRST, "-r", place, "--writer-key", writer).code == 0
-    assert typed(*line, "verbatim", "--writer-key", writer).code == 0
-    done = typed(*line, "--identity", identity, "--json")
-    (orders, _same) = check("diff", done)["streams"]
-    assert (done.code, orders["removed"], orders["changed"]) == (1, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -173,13 +143,3 @@ def test_what_makes_no_sense_is_refused(
     ]
     done = typed(*words)
     assert done.code == code and said in done.err
-
-
-@pytest.mark.nats
-def test_a_server_is_equal_to_the_backup_just_made(typed: Type, shop: Shop) -> None:
-    for sides in (("latest", "live"), ("live", "latest")):
-        document = check("diff", typed("diff", *sides, "-s", shop.url, "-r", shop.repo, "--json"))
-        assert document["equal"] is True and len(document["streams"]) == 3
-        assert not any(s["recreated"] or s["notes"] for s in document["streams"])
-    done = in_terminal("diff", "latest", "live", "ORDERS", "-s", shop.url, "-r", shop.repo)
-    assert done.code == 0 and "1 stream equal" in done.out and "diff" in done.err

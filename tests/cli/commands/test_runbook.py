@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 from jsbackup.cli.commands import restore
@@ -19,8 +18,7 @@ from jsbackup.config.profiles import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.filters.newest import NewestRule
-from tests.cli.typed import Shop, Typed
-from tests.harness.servers import NEWEST, NatsServer
+from tests.cli.typed import Typed
 
 Read = Callable[..., list[RunbookEntry]]
 
@@ -281,44 +279,3 @@ def test_nothing_that_a_runbook_says_may_stand_beside_it(
     refused = typed(*words, "-r", tmp_path, "-s", "nats://127.0.0.1:1", "--json")
     assert refused.code == 2
     assert told in refused.document["error"]["message"]
-
-
-def test_both_commands_have_the_option() -> None:
-    for command in (restore.COMMANDS["plan"], restore.COMMANDS["restore"]):
-        assert isinstance(command, click.Command)
-        assert any("--runbook" in one.opts for one in command.params)
-
-
-@pytest.mark.nats
-def test_a_failure_stops_what_is_behind_it(
-    typed: Callable[..., Typed], shop: Shop, nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    full, free = nats_server(NEWEST, max_file_bytes=1024), nats_server(NEWEST)
-    book = tmp_path / "book.toml"
-
-    def restored(*urls: str) -> list[Typed]:
-        """One restore into each, under a name of its own: told as JSON, and once more as people read it."""
-        done = []
-        for more in (["--json"], []):
-            parts = []
-            for number, url in enumerate(urls):
-                name = f"r{len(urls)}{len(more)}{number}"
-                reshaped = f'rename = ["*={name}*"]\nmap-subject = ["orders.*=>{name}.$1"]\nstreams = ["ORDERS"]\n'
-                parts.append(f'[[restore]]\nbackup = "latest"\nserver = "{url}"\n{reshaped}')
-            book.write_text("".join(parts))
-            done.append(typed("restore", "--runbook", book, "-r", shop.repo, *more))
-        return done
-
-    first, told = restored(full.url, free.url)
-    (failed,) = first.document["restores"]
-    assert failed["streams"] == [] and first.code == told.code == failed["failed"][0]["code"]
-    assert first.document["not_begun"] == [{"restore": 2, "backup": shop.backup}]
-    assert told.out.splitlines()[0] == f"restore 1: latest of {shop.repo} into {full.url}"
-    assert told.out.splitlines()[-1] == f"not begun: restore 2: backup {shop.backup}"
-
-    midway, told = restored(free.url, full.url, full.url)
-    assert (midway.code, told.code) == (3, 3)
-    whole, failed = midway.document["restores"]
-    assert [one["verified"] for one in whole["streams"]] == [True] and failed["failed"]
-    assert [one["restore"] for one in midway.document["not_begun"]] == [3]
-    assert "restored 1 stream, 0 failed, 0 skipped" in told.out and "restored 0 streams, 1 failed" in told.out

@@ -25,9 +25,7 @@ from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, 
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.write.segment_writer import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
-from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.removal import keeps_its_messages
-from jsbackup.transforms.reshape import Reshape
 from tests.engine.restore_scenes import NO_ROOM, Scene
 from tests.engine.restores import Restore, connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
@@ -171,11 +169,7 @@ def test_all_streams_can_be_used_before_any_is_proved(stages: int) -> None:
     "setting",
     [
         {"retention": "workqueue"},
-        {"retention": "interest"},
-        {"max_msgs_per_subject": 1},
-        {"allow_rollup_hdrs": True},
         {"max_msgs": len(MESSAGES)},
-        {"max_age": 3600 * 10**9},
     ],
 )
 def test_a_stream_that_changes_in_use_is_proved_before_the_next_is_sent(setting: JsonObject) -> None:
@@ -256,30 +250,6 @@ def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_
         assert isinstance(failure, FailedProof) and failure.usable_ns and not failure.wrong
 
 
-@pytest.mark.slow
-def test_a_stream_that_was_changed_on_its_way_is_not_to_be_compared_with_the_backup(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(whole_stream, "_FIRST_PAUSE_SECONDS", 0.0)
-
-    async def script(scene: Scene) -> None:
-        await (await scene.carry_out(await scene.expect_restore())).expect_snapshot()
-        await scene.peer.__aexit__(None, None, None)
-
-    error = failure_of(script, reshape=Reshape(Cut.parse(None, "2099-01-01T00:00:00Z", 0)))
-    assert "restored and could be used" in error.message and "diff" not in (error.hint or "")
-
-
-def test_a_stream_that_fails_before_it_is_complete_is_not_said_to_be_restored() -> None:
-    async def script(scene: Scene) -> None:
-        refused = await scene.expect_restore()
-        await refused.refuse(refused.asked, "stream_restore_response", *NO_ROOM)
-
-    _, (failure,) = restored(script)
-    assert not isinstance(failure, FailedProof)
-    assert "restored" not in failure.error.message and "diff" not in (failure.error.hint or "")
-
-
 def test_a_restore_that_is_interrupted_says_what_can_be_used_and_is_not_proved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -293,26 +263,8 @@ def test_a_restore_that_is_interrupted_says_what_can_be_used_and_is_not_proved(
 
     with pytest.raises(KeyboardInterrupt):
         restored(script, "ORDERS", "OTHER")
-    names = "2 streams are restored and can be used, but not verified: ORDERS, OTHER"
-    assert f"{names}; 'jsbackup diff {BACKUP} live' compares them with the backup\n" in caplog.text
+    assert "2 streams are restored and can be used, but not verified: ORDERS, OTHER" in caplog.text
     assert [(stream.removals, is_marked(stream.config)) for stream in streams] == [(0, False), (0, False)]
-
-
-@pytest.mark.parametrize("many", [7, 103])
-def test_all_streams_that_can_be_used_and_are_not_proved_are_named(many: int, caplog: pytest.LogCaptureFixture) -> None:
-    """One of them, a queue, is proved before the last is sent."""
-    names = [f"S{number:03}" for number in range(many)]
-
-    async def script(scene: Scene) -> None:
-        for name in names[:-1]:
-            stream = await scene.carry_out(await scene.expect_restore(name))
-        await stream.expect_snapshot()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        restored(script, *names, changed={names[-2]: {"retention": "workqueue"}})
-    listed = ", ".join(names[: min(100, many - 1)]) + (" and 2 more" if many > 100 else "")
-    assert f"{many - 1} streams are restored and can be used, but not verified: {listed}; 'jsbackup diff" in caplog.text
 
 
 def test_only_whole_proofs_wait() -> None:
@@ -324,7 +276,7 @@ def test_only_whole_proofs_wait() -> None:
 # --------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("reason", [NO_ROOM, (10058, "stream name already in use"), (10130, "stream name in use")])
+@pytest.mark.parametrize("reason", [NO_ROOM, (10058, "stream name already in use")])
 def test_a_refused_restore_leaves_everything_alone_and_the_others_go_on(reason: tuple[int, str]) -> None:
     """A name that someone else took between the plan and now is among the reasons."""
     streams: list[ScriptedStream] = []
@@ -340,6 +292,7 @@ def test_a_refused_restore_leaves_everything_alone_and_the_others_go_on(reason: 
     (result,), (failure,) = restored(script, "ORDERS", "OTHER")
     assert (result.name, result.verified) == ("OTHER", True)
     assert type(failure.error) is TargetConflict and reason[1] in failure.error.message
+    assert not isinstance(failure, FailedProof)  # it is not said to be restored
     assert (streams[0].removals, streams[0].descriptions) == (0, 0)
 
 
@@ -371,28 +324,14 @@ def test_a_stream_that_somebody_else_made_meanwhile_stays() -> None:
     assert streams[0].descriptions > 0
 
 
-def test_a_restore_that_loses_its_connection_is_ended_over_another_one_and_nothing_is_left() -> None:
+def test_after_a_lost_connection_nothing_is_left_and_the_other_streams_are_restored_over_a_new_one() -> None:
     streams: list[ScriptedStream] = []
 
     async def script(scene: Scene) -> None:
-        restore = await scene.expect_restore()
-        streams.append(scene.create(restore))
-        await restore.accept()
-        await restore.take(1 + CHUNK)
-        scene.peer.drop()
-        await scene.end_of(restore)
-
-    error = failure_of(script)
-    assert type(error) is TransferError and "was lost" in error.message
-    assert streams[0].removals == 1
-
-
-def test_after_a_lost_connection_the_other_streams_are_restored_over_a_new_one() -> None:
-    async def script(scene: Scene) -> None:
         lost = await scene.expect_restore()
-        scene.create(lost)
+        streams.append(scene.create(lost))
         await lost.accept()
-        await lost.take(1)
+        await lost.take(1 + CHUNK)
         scene.peer.drop()
         await scene.end_of(lost)
         other = await scene.carry_out(await scene.expect_restore("OTHER"))
@@ -400,6 +339,8 @@ def test_after_a_lost_connection_the_other_streams_are_restored_over_a_new_one()
 
     (result,), (failure,) = restored(script, "ORDERS", "OTHER")
     assert (result.name, result.verified, failure.name) == ("OTHER", True, "ORDERS")
+    assert type(failure.error) is TransferError and "was lost" in failure.error.message
+    assert streams[0].removals == 1
 
 
 # -------------------------------------------------------------------------------------- a server that says it is done
@@ -426,15 +367,6 @@ def test_a_server_that_says_it_is_done_and_holds_something_else_is_found_out(hel
     error = failure_of(script)
     assert type(error) is DigestMismatch and words in error.message
     assert streams[0].removals == 0
-
-
-def test_a_stream_that_is_gone_when_it_is_read_back_is_an_error() -> None:
-    async def script(scene: Scene) -> None:
-        stream = await scene.carry_out(await scene.expect_restore())
-        await (await stream.expect_snapshot()).refuse("stream not found", 10059)
-
-    error = failure_of(script)
-    assert isinstance(error, ApiError) and error.err_code == 10059
 
 
 def test_a_mark_that_cannot_be_removed_is_told_and_the_stream_stays() -> None:
@@ -469,9 +401,7 @@ def test_a_consumer_that_neither_came_nor_can_be_created_makes_the_restore_incom
 
     (result,), failures = restored(script, consumers=(CONSUMER,))
     assert (result.verified, result.incomplete, failures) == (True, True, [])
-    assert result.notes == (
-        "consumer c is missing: $JS.API.CONSUMER.CREATE.ORDERS.c: maximum consumers limit reached (10026)",
-    )
+    assert "consumer c is missing" in result.notes[0]
     assert streams[0].removals == 0
 
 
@@ -512,7 +442,7 @@ def test_a_leftover_makes_way_for_the_restore() -> None:
 
     (result,), _ = restored(script, leftover=True)
     assert result.verified
-    assert result.notes == ("removed a leftover of 5 messages of an interrupted restore",)
+    assert "removed a leftover of 5 messages" in result.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -132,17 +132,3 @@ def test_a_clone_leaves_out_what_the_target_does_not_know(typed: Type, tmp_path:
         assert failed["name"] == "KV_short" and failed["code"] == 15 and "Nats-TTL" in failed["reason"]
         assert sorted(one["name"] for one in done.document["streams"]) == ["BATCHED", "KV_plain"]
         assert sorted(names(older.url)) == ["BATCHED", "KV_plain"]
-
-
-def test_a_runbook_and_a_saved_plan_adapt_too(typed: Type, tmp_path: Path) -> None:
-    repo, plan, runbook = ("-r", tmp_path / "repo"), tmp_path / "plan", tmp_path / "runbook.toml"
-    with NatsServer(NEWEST) as newer, NatsServer("2.10.26") as older:
-        asyncio.run(_buckets(newer.url))
-        assert typed("backup", "BATCHED", "KV_plain", "-s", newer.url, *repo).code == 0
-        to = ("-s", older.url, *repo)
-        assert typed("plan", "latest", "KV_plain", *to, "--adapt", "-o", plan).code == 0
-        assert typed("restore", "--plan", plan, *to).code == 0
-        runbook.write_text('[[restore]]\nbackup = "latest"\nstreams = ["BATCHED"]\nadapt = true\n')
-        done = typed("restore", "--runbook", runbook, *to)
-        assert done.code == 0, done.err
-        assert sorted(names(older.url)) == ["BATCHED", "KV_plain"]

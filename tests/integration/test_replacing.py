@@ -163,36 +163,6 @@ def test_the_number_of_messages_that_a_backup_of_an_earlier_life_lacks_is_exact(
     assert done.code == 0 and count(server, "S") == 13, done
 
 
-def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
-    clone = ("clone", "KV_config", "--rename", "KV_config=KV_T", *REPLACE, "-s", server, "--to-server", server)
-    ask(server, "STREAM.CREATE.KV_config", BUCKET)
-    put(server, **KEYS)
-    fill(server, "KV_T", 1)
-    done = typed(*clone)
-    assert done.code == 15 and "lacks 1 of 1 message at the target" in done.err, done
-    done = typed(*clone, CONSENT, "--json")
-    note, lost = done.document["streams"][0]["notes"]
-    assert done.code == 0 and note.startswith("replaces a stream that was made at "), done
-    assert lost == "lacks 1 of 1 message at the target, which are deleted"
-    assert typed(*clone, "--json").document["streams"][0]["notes"] == []
-    read(server, "KV_T")
-    assert f"note: KV_T: {READERS}" in typed(*clone).out
-
-
-def test_a_clone_of_a_part_does_not_replace_more_under_other_names(server: str, typed: Type) -> None:
-    ask(server, "STREAM.CREATE.KV_config", BUCKET)
-    put(server, **KEYS)
-    clone = ("clone", "KV_config", "--rename", "KV_config=KV_other", *REPLACE, "-s", server, "--to-server", server)
-    assert typed(*clone, "-q").code == 0
-    for more in ((), ("--dry-run",)):
-        done = typed(*clone, *EU, *more, "--json")
-        assert done.code == 15 and "3 of 4 messages at the target (3 of 4 subjects)" in done.out, done
-    assert len(keys(server, "KV_other")) == 4
-    assert typed(*clone, "--subject", "$KV.config.*.*", "-q").code == 0
-    assert typed(*clone, *EU, "--replace-with-part", "-q").code == 0
-    assert len(keys(server, "KV_other")) == 1
-
-
 def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 10)
@@ -243,27 +213,6 @@ def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
     assert done.code == 3 and count(server, "S") == 20 - lost.messages
 
 
-def test_the_rest_of_a_damaged_backup_does_not_replace_what_only_the_stream_has(
-    server: str, typed: Type, tmp_path: Path
-) -> None:
-    """The stream has lost its end since, so that the rest has as many messages: others."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    assert typed("init", "-r", tmp_path / "repo", "--segment-size", "4KiB", "-q").code == 0
-    fill(server, "S", 400)
-    assert typed("backup", *where, "-q").code == 0
-    segment = min((tmp_path / "repo" / "segments").glob("S-*/*.parquet"), key=lambda path: int(path.name.split("-")[0]))
-    segment.unlink()
-    lost = int(segment.name.split("-")[1])
-    for sequence in range(401 - lost, 401):
-        ask(server, "STREAM.MSG.DELETE.S", {"seq": sequence})
-    done = typed("restore", "latest", "S", *REPLACE, *where)
-    assert done.code == 14, done
-    done = typed("restore", "latest", "S", *REPLACE, "--partial", *where)
-    assert done.code == 15 and f"the rest lacks {lost} of {400 - lost} messages at the target" in done.err, done
-    assert "jsbackup repair" in done.err and count(server, "S") == 400 - lost
-    assert typed("restore", "latest", "S", *REPLACE, "--partial", CONSENT, *where).code == 3
-
-
 def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, typed: Type) -> None:
     """The clone and its source have gone on, each by itself."""
     clone = ("clone", "KV_config", "--rename", "KV_config=KV_T", *REPLACE, "-s", server, "--to-server", server)
@@ -306,22 +255,6 @@ def test_a_stream_does_not_replace_a_later_one_of_the_name_that_it_copied_from(s
     assert done.code == 15 and "lacks 4 of 4 messages at the target" in done.err, done
 
 
-def test_copies_of_another_life_of_a_stream_do_not_replace_it(server: str, typed: Type, tmp_path: Path) -> None:
-    """A restored stream has its old times, so that its messages are not later than the copies of others."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 5)
-    assert typed("backup", *where, "-q").code == 0
-    delete(server, "S")
-    fill(server, "S", 6, payload=b"other")
-    copying(server, "AGG", 6)
-    delete(server, "S")
-    assert typed("restore", "latest", "S", *where, "-q").code == 0
-    clone = ("clone", "AGG", "--rename", "AGG=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
-    done = typed(*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)
-    assert done.code == 15 and "lacks 5 of 5 messages at the target" in done.err, done
-    assert count(server, "S") == 5
-
-
 def test_a_backup_of_copies_does_not_replace_those_of_other_messages(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 50)
@@ -338,21 +271,3 @@ def test_a_backup_of_copies_does_not_replace_those_of_other_messages(server: str
     ask(server, "STREAM.PURGE.S", {})
     done = typed("restore", "latest", "AGG", *REPLACE, *where, "-q")
     assert done.code == 15 and "lacks 50 of 50 messages at the target" in done.err, done
-
-
-def test_an_emptied_stream_that_goes_back_begins_another_life(server: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 6)
-    assert typed("backup", *where, "-q").code == 0
-    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
-    fill(server, "S", 47)
-    assert typed("backup", *where, "-q").code == 0
-    ask(server, "STREAM.PURGE.S", {})
-    assert typed("backup", *where, "-q").code in (0, 3)
-    assert typed("restore", first, "S", *REPLACE, *where, "-q").code == 0
-    assert typed("backup", *where, "-q").code == 0
-    fill(server, "S", 60)
-    assert typed("backup", *where, "-q").code == 0
-    sql = "SELECT count(*) FROM (SELECT DISTINCT sequence, timestamp_ns FROM S)"
-    every = typed("query", "--all-backups", sql, *where[2:], "--json").document["rows"]
-    assert every == [[6 + 47 + 60]]

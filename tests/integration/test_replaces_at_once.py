@@ -6,24 +6,16 @@ import asyncio
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jsbackup.engine.restore.remove_unfinished import at_work
-from jsbackup.engine.restore.restore import run_restore
-from jsbackup.engine.restore.run import RestoreRun
-from jsbackup.engine.restore.stream_restore import StreamRestore
-from jsbackup.errors import TargetConflict
 from jsbackup.planning.interrupted import staged_config
-from jsbackup.planning.model import IfExists, RestoreOptions
-from jsbackup.repository.repository import Repository
-from jsbackup.stores.local import LocalStore
 from tests.engine.restores import connection_to
 from tests.harness.api import call, connected
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
-from tests.trials.accounts import count, delete, fill, names
+from tests.trials.accounts import count, fill, names
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
 
@@ -53,29 +45,6 @@ def test_the_copy_of_a_command_at_work_stays_until_that_has_ended(version: str, 
         done = jsbackup(*replace).ok()
         assert any("removed the copy S-jsbackup-00000000" in note for note in done.document["streams"][0]["notes"])
         assert names(server.url) == ["S"] and count(server.url, "S") == 3
-
-
-def test_a_stream_stays_if_its_copy_was_removed(
-    nats_server: Callable[..., NatsServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = nats_server(NEWEST)
-    fill(server.url, "S", 3)
-    jsbackup("backup", "-r", tmp_path, "-s", server.url).ok()
-    stage = StreamRestore._stage
-
-    async def stage_and_lose(run: StreamRestore, *arguments: Any) -> Any:
-        staged, sent = await stage(run, *arguments)
-        await asyncio.to_thread(delete, server.url, staged)
-        return staged, sent
-
-    monkeypatch.setattr(StreamRestore, "_stage", stage_and_lose)
-    repository = Repository.open(LocalStore(tmp_path))
-    manifest = repository.manifest(repository.backups()[0])
-    options = RestoreOptions(if_exists=IfExists.REPLACE)
-    report = asyncio.run(run_restore(RestoreRun(connection_to(server.url), options), repository, manifest))
-    (failure,) = report.failures
-    assert isinstance(failure.error, TargetConflict) and "was removed meanwhile" in failure.error.message
-    assert names(server.url) == ["S"] and count(server.url, "S") == 3
 
 
 @pytest.mark.by_turns

@@ -14,7 +14,7 @@ from tests.harness.api import connected, until_stored
 from tests.harness.commands import PATIENT, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NEWEST, NatsServer
-from tests.trials.accounts import count, delete, fill, names
+from tests.trials.accounts import count, fill, names
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]
 
@@ -149,30 +149,3 @@ def test_what_is_restored_with_less_than_the_copy_has_does_not_remove_it(tmp_pat
         part = jsbackup("restore", "latest", "BIG", "--until", "9", *at).ok()
         assert f"the copy {copy} of an interrupted replace is kept" in part.document["streams"][0]["notes"][0]
         assert sorted(names(server.url)) == ["BIG", copy]
-
-
-def test_an_old_backup_of_a_copy_does_not_restore_it(tmp_path: Path) -> None:
-    """Before copies were known, backups had them as any other stream."""
-    from unittest.mock import patch
-
-    from jsbackup.cli.main import run
-    from jsbackup.engine.backup import backup as engine
-
-    with NatsServer(NEWEST) as server:
-        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
-        fill(server.url, "OTHER", 3)
-        fill_big(server.url)
-        jsbackup("backup", *at).ok()
-        copy = killed(server, tmp_path, "the copy is proved")
-        with (
-            patch.object(engine, "find_copies", lambda _: []),
-            patch.object(engine, "_beside_copies", list),
-            patch("jsbackup.engine.backup.stream_backup.about_leftover", lambda _: ()),
-        ):
-            assert run(["backup", *map(str, at)]) == 0
-        delete(server.url, *names(server.url))
-        done = jsbackup("restore", "latest", *at).ok().document
-        assert done["skipped"] == [
-            {"name": copy, "reason": "is the copy that an interrupted restore made to replace stream BIG"}
-        ]
-        assert sorted(names(server.url)) == ["BIG", "OTHER"]
