@@ -5,45 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.harness.api import JSON, Wire, call, connected
-from tests.harness.awkward import fill
+from tests.harness.awkward_bench import Storage
 from tests.harness.commands import PATIENT, Ran, command_line, jsbackup
-from tests.harness.oracle import ObservedStream, compare, observe, unused_floors
+from tests.harness.oracle import ObservedStream, compare, unused_floors
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import ENDS, NEWEST, NatsServer
-from tests.integration.large import NAME, TOTAL_BYTES, WHOLE, Standing, make_large, standing
+from tests.integration.large import NAME, WHOLE, Standing, make_large, standing
 from tests.integration.test_interrupted import stopped
 from tests.integration.test_memory import watch
-from tests.integration.test_round_trip import _announced, _not_for
+from tests.integration.test_round_trip import _announced, _fill_and_observe, _not_for
+from tests.integration.witness import seen
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Starter = Callable[..., NatsServer]
 Observed = dict[str, ObservedStream]
-
-
-def filled(url: str, version: str, storage: str) -> Observed:
-    async def work() -> Observed:
-        async with connected(url) as nc:
-            await fill(nc, version, storage="memory" if storage == "memory" else "file")
-            return await observe(nc)
-
-    return asyncio.run(work())
-
-
-def seen(url: str) -> Observed:
-    async def work() -> Observed:
-        async with connected(url) as nc:
-            return await observe(nc)
-
-    return asyncio.run(work())
 
 
 def clone(source: str, target: str, *arguments: str) -> Ran:
@@ -59,10 +41,10 @@ def clone(source: str, target: str, *arguments: str) -> Ran:
     [(NEWEST, "2.12.8", "file", 1), (ENDS[0], NEWEST, "memory", 0)],
 )
 def test_every_awkward_stream_comes_over_and_again_in_place_of_itself(
-    source: str, target: str, storage: str, again: int, nats_server: Starter
+    source: str, target: str, storage: Storage, again: int, nats_server: Starter
 ) -> None:
     origin, server = nats_server(source), nats_server(target)
-    before = filled(origin.url, source, storage)
+    before = asyncio.run(_fill_and_observe(origin.url, source, storage))
     lacking = _not_for(target, before)
     leave_out = [text for name in sorted(lacking) for text in ("--exclude", name)]
     if lacking:
@@ -181,45 +163,6 @@ def test_a_clone_that_is_interrupted_leaves_nothing(nats_server: Starter) -> Non
         line = command_line("clone", NAME, "-s", proxy.url, "--to-server", server.url)
         assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, 0.4) == 130
     assert standing(server.url) == {}
-
-
-def _while_it_falls(victim: NatsServer, proxy: Proxy, direction: Direction, place: float, line: list[str]) -> Ran:
-    """Run a command; in the middle of it the server is killed, and comes back."""
-    fallen = threading.Event()
-
-    def fall() -> None:
-        victim.kill()
-        fallen.set()
-
-    proxy.at(direction, int(place * TOTAL_BYTES), fall)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(jsbackup, *line)
-        assert fallen.wait(60)
-        victim.restart()
-        return running.result()
-
-
-def test_a_source_that_is_killed_and_comes_back_is_read_again(nats_server: Starter) -> None:
-    origin, server = nats_server("2.12.8"), nats_server(NEWEST)
-    make_large(origin.url)
-    with Proxy(origin.port) as proxy:
-        line = ["clone", NAME, "-s", proxy.url, "--to-server", server.url]
-        _while_it_falls(origin, proxy, Direction.TO_CLIENT, 0.4, line).ok()
-    assert standing(server.url) == WHOLE
-
-
-def test_a_target_that_is_killed_and_comes_back_keeps_nothing_half_made_and_a_rerun_finishes(
-    nats_server: Starter,
-) -> None:
-    origin, server = nats_server("2.12.8"), nats_server(NEWEST)
-    make_large(origin.url)
-    with Proxy(server.port) as proxy:
-        line = ["clone", NAME, "-s", origin.url, "--to-server", proxy.url]
-        failed = _while_it_falls(server, proxy, Direction.TO_SERVER, 0.6, line)
-        assert failed.code in (1, 20), failed.out
-        assert all(left.marked for left in standing(server.url).values())
-        jsbackup(*line).ok()
-    assert standing(server.url) == WHOLE
 
 
 def test_memory_is_bounded_where_the_target_is_slower_than_the_source(nats_server: Starter, tmp_path: Path) -> None:

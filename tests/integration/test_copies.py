@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +60,6 @@ CONFIGS = [{"name": name, **config} for name, _, config in SCENE]
 
 
 # It is published to as well, the same subjects over and over.
-OWN = {"name": "OWN", "subjects": ["own.>"], "sources": [_ORIG], "max_msgs_per_subject": 1000}
 
 
 class Scene:
@@ -278,82 +275,6 @@ def test_copies_go_on_where_they_were_in_a_cluster(version: str, tmp_path: Path)
 
 
 # --------------------------------------------------------------------------- 21: an origin has what its copies have
-
-
-class Publishing:
-    """Publishes to `orig.a` and `orig.b` from a thread of its own, a hundred messages a second, while entered."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._loop = asyncio.new_event_loop()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._publish())
-        self._loop.close()
-
-    async def _publish(self) -> None:
-        number = 0
-        async with connected(self._url) as nc:
-            while not self._stop.is_set():
-                for n in range(number, number + 5):
-                    await nc.request(f"orig.{'ab'[n % 2]}", b"%d" % time.time_ns(), timeout=30)
-                await nc.request("own.x", b"%d" % time.time_ns(), timeout=30)
-                number += 5
-                await asyncio.sleep(0.05)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-        time.sleep(0.3)
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-
-
-def _fits(streams: dict[str, Copied]) -> None:
-    """No copy has more than its origin had."""
-    for name, config in ((name, config) for name, _, config in SCENE):
-        of = [*config.get("sources", []), *([config["mirror"]] if "mirror" in config else [])]
-        for origin in of:
-            end = streams[origin["name"]].state["last_seq"]
-            marks = [mark for mark in streams[name].marks if mark.split(" ")[0] == origin["name"]]
-            assert max((int(mark.split(" ")[1]) for mark in marks), default=0) <= end, name
-            if "mirror" in config:
-                assert streams[name].state["last_seq"] <= end, name
-
-
-def _busy(scene: Scene) -> str:
-    """The scene in an account that is published to."""
-    url = scene.url()
-    asyncio.run(make(url, [*CONFIGS, OWN]))
-    return url
-
-
-def _complete(repo: Path) -> list[str]:
-    """The complete backups, the newest last."""
-    manifests = [json.loads(path.read_text()) for path in sorted(repo.glob("backups/*.json"))]
-    return [manifest["id"] for manifest in manifests if manifest["result"] == "complete"]
-
-
-def _has_nothing_ahead(scene: Scene, repo: Path) -> None:
-    """In a complete backup. In a partial one of a busy machine, streams may be as they were before."""
-    target = scene.url()
-    done = restore(target, repo, which=_complete(repo)[-1])
-    for name in GETS:
-        assert "continues copying after" not in notes(done, name) and "left out" not in notes(done, name), name
-    _fits(asyncio.run(_settled_read(target)))
-    asyncio.run(_new_ones(target))
-
-
-@case(*NEW)
-def backed_up_while_publishers_are_at_work(scene: Scene, folder: Path) -> None:
-    url = _busy(scene)
-    with Publishing(url):
-        for _ in range(2):
-            jsbackup("backup", "-r", folder / "repo", "-s", url, "--jobs", "4").ok()
-    _has_nothing_ahead(scene, folder / "repo")
 
 
 async def _settled_read(url: str) -> dict[str, Copied]:

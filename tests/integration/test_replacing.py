@@ -1,4 +1,4 @@
-"""A part of a backup does not replace a living stream that has more, unless that is meant (point 6)."""
+"""A part of a backup does not replace a living stream that has more, unless that is meant."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.times import format_time
-from tests.harness.api import connected
+from tests.harness.filling import publish
 from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.trials.accounts import Type, ask, count, delete, fill, names, typing
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
 KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
@@ -32,9 +32,9 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return typing(capsys, monkeypatch)
 
 
-@pytest.fixture(scope="module", params=[NEWEST, "2.10.26"])
-def started(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    with NatsServer(request.param, name="C1") as server:
+@pytest.fixture(scope="module")
+def started() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST, name="C1") as server:
         yield server
 
 
@@ -46,12 +46,8 @@ def server(started: NatsServer) -> Iterator[str]:
 
 
 def put(where: str, bucket: str = "config", **keys: bytes) -> None:
-    async def work() -> None:
-        async with connected(where) as nc:
-            for key, value in keys.items():
-                await nc.request(f"$KV.{bucket}.{key}", value, timeout=20)
-
-    asyncio.run(work())
+    for key, value in keys.items():
+        asyncio.run(publish(where, f"$KV.{bucket}.{key}", [value]))
 
 
 def read(where: str, stream: str) -> None:
@@ -98,10 +94,8 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert said in refused(document)
     gone = document["actions"][0]["destroys"]["left_out"]
     assert gone == {"messages": 4, "exact": True, "subjects": 4, "by": "--subject"}
-    assert said in typed("plan", "latest", "KV_config", *EU, *REPLACE, *where).out
-    for quiet in ((), ("-q",)):
-        done = typed("restore", "latest", "KV_config", *EU, *REPLACE, *where, *quiet)
-        assert done.code == 15 and said in done.err
+    done = typed("restore", "latest", "KV_config", *EU, *REPLACE, *where, "-q")
+    assert done.code == 15 and said in done.err
     assert keys(server) == before
     clone = ("clone", "KV_config", *EU, *REPLACE, "-s", server, "--to-server", server)
     renamed = ("--rename", "KV_config=KV_other")
@@ -109,8 +103,6 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert keys(server, "KV_other") == {"$KV.other.prices.eu": 1}
     assert typed(*clone, *renamed, "-q").code == 0  # and again: it has nothing but that
 
-    meant = planned(typed, "KV_config", *EU, *REPLACE, CONSENT, *where, code=0)
-    assert meant["actions"][0]["destroys"]["left_out"]["messages"] == 4
     done = typed("restore", "latest", "KV_config", *EU, *REPLACE, CONSENT, *where, "--json")
     assert done.code == 0
     assert "left out by --subject: 4 of 5 messages" in "; ".join(done.document["streams"][0]["notes"])
@@ -127,48 +119,20 @@ def test_messages_that_the_backup_lacks_are_only_replaced_with_consent(
     read(server, "S")
     said = "lacks 2 of 5 messages at the target, which would be deleted"
     assert said in refused(planned(typed, "S", *REPLACE, *where))
-    for quiet in ((), ("-q",)):
-        done = typed("restore", "latest", "S", *REPLACE, *where, *quiet)
-        assert done.code == 15 and said in done.err
+    done = typed("restore", "latest", "S", *REPLACE, *where)
+    assert done.code == 15 and said in done.err
     assert count(server, "S") == 5
     lost = said.replace("would be", "are")
     done = typed("restore", "latest", "S", *REPLACE, CONSENT, *where, "--json")
     assert (done.code, done.document["streams"][0]["notes"]) == (0, [READERS, lost])
     done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
     assert (done.code, done.document["streams"][0]["notes"]) == (0, [])  # as it was in the backup
-    fill(server, "S", 2)
-    told = typed("restore", "latest", "S", *REPLACE, CONSENT, *where).out
-    assert f"note: S: {lost}" in told and READERS not in told
-
-
-def test_the_number_of_messages_that_a_backup_of_an_earlier_life_lacks_is_exact(
-    server: str, typed: Type, tmp_path: Path
-) -> None:
-    """What has the same sequences may be other messages: the stream is compared."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 10)
-    assert typed("backup", *where, "-q").code == 0
-    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
-    ask(server, "STREAM.PURGE.S", {"seq": 6})
-    fill(server, "S", 2)
-    assert typed("backup", *where, "-q").code == 0
-    purged = typed("list", *where[2:], "--json").document["backups"][-1]["backup"]  # 6 to 12
-    assert typed("restore", first, "S", *REPLACE, CONSENT, *where, "-q").code == 0
-    fill(server, "S", 3)  # 1 to 13, of which 11 and 12 are others than in the backup
-    done = typed("restore", purged, "S", *REPLACE, *where)
-    assert done.code == 15 and "lacks 8 of 13 messages at the target" in done.err, done
-    back = typed("backup", *where, "--json")
-    assert (back.code, back.document["result"]) == (0, "complete"), back
-    done = typed("restore", "latest", "S", *REPLACE, *where)
-    assert done.code == 0 and count(server, "S") == 13, done
 
 
 def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 10)
-    time.sleep(0.01)
     middle = format_time(time.time_ns())
-    time.sleep(0.01)
     fill(server, "S", 10)
     assert typed("backup", *where, "-q").code == 0
     ask(server, "STREAM.MSG.DELETE.S", {"seq": 20})
@@ -185,18 +149,11 @@ def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type
         assert said in refused(planned(typed, "S", *cut, *REPLACE, *where))
         assert typed("restore", "latest", "S", *cut, *REPLACE, *where, "-q").code == 15
     assert count(server, "S") == 24
-    # A cut that cuts nothing is the whole backup.
-    assert typed("restore", "latest", "S", "--until", "20", *REPLACE, CONSENT, *where, "-q").code == 0
-    assert count(server, "S") == 20
     done = typed("restore", "latest", "S", "--until", "10", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 0 and count(server, "S") == 10
 
 
-def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
-    started: NatsServer, server: str, typed: Type, tmp_path: Path
-) -> None:
-    if started.version != NEWEST:
-        pytest.skip("of the repository, not of the server")
+def test_what_is_left_of_a_damaged_backup_does_not_replace_more(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 10)
     assert typed("backup", *where, "-q").code == 0

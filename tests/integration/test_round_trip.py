@@ -20,6 +20,7 @@ from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle import ObservedStream, compare, observe, unused_floors
 from tests.harness.oracle_features import config_can_go, consumer_can_go
 from tests.harness.servers import ENDS, NEWEST, PAIRS, VERSIONS, NatsServer, version_tuple
+from tests.integration.witness import seen
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
@@ -29,11 +30,6 @@ Observed = dict[str, ObservedStream]
 async def _fill_and_observe(url: str, version: str, storage: Storage) -> Observed:
     async with connected(url) as nc:
         await fill(nc, version, storage=storage)
-        return await observe(nc)
-
-
-async def _observe(url: str) -> Observed:
-    async with connected(url) as nc:
         return await observe(nc)
 
 
@@ -99,11 +95,11 @@ def test_file_streams_of_any_server_come_back_on_every_server(
                 refused = jsbackup("restore", "latest", "-s", server.url, "-r", tmp_path / "repo")
                 assert refused.code == 15
                 assert "needs nats-server" in refused.document["error"]["message"]
-                assert asyncio.run(_observe(server.url)) == {}
+                assert seen(server.url) == {}
             if source not in ENDS or target != NEWEST:
                 lacking |= LARGE & before.keys()
             restored = _restore(server, tmp_path / "repo", lacking)
-            after = asyncio.run(_observe(server.url))
+            after = seen(server.url)
         ignore = _announced(restored)
         if version_tuple(source) < (2, 11):
             # 2.10 calls the first message of a stream emptied by deletes one of 1970, others one of the year 1.
@@ -120,7 +116,7 @@ def test_archives_v2_bring_file_streams_back_too(nats_server: Callable[..., Nats
     target = nats_server(NEWEST)
     restored = _restore(target, tmp_path / "repo", set(), wire="v2")
     assert {stream["wire"] for stream in restored.document["streams"]} == {"v2"}
-    after = asyncio.run(_observe(target.url))
+    after = seen(target.url)
     assert compare(before, after, ignore=[*_announced(restored), *unused_floors(before, after)]) == []
 
 
@@ -136,5 +132,5 @@ def test_memory_streams_of_any_server_come_back_on_2_15(
     origin.stop()
     target = nats_server(NEWEST)
     restored = _restore(target, tmp_path / "repo", set())
-    after = asyncio.run(_observe(target.url))
+    after = seen(target.url)
     assert compare(before, after, ignore=[*_announced(restored), *unused_floors(before, after)]) == []

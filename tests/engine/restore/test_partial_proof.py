@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import jsbackup as api
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_messages
-from jsbackup.engine.restore import proof
 from jsbackup.engine.restore.proof import (
     SentMarks,
     SubjectTally,
@@ -170,32 +169,6 @@ def test_what_differs_is_found_where_it_is_looked_for() -> None:
         swapped[501] = swapped[501]._replace(subject="b")
         assert _asked(server.url, swapped, windows) == (False, True)
         assert _asked(server.url, [*messages[:200], *messages[201:]], windows) == (False, False)
-
-
-@pytest.mark.nats
-def test_a_replica_that_has_not_everything_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer may be on a server that is behind the leader of the stream: it delivers less, and says it is all."""
-    readings: list[int] = []
-
-    async def read_into(*arguments: Any, first: int, last: int) -> None:
-        readings.append(first)
-        if len(readings) > 2:
-            await partial_proof_read(*arguments, first=first, last=last)
-
-    async def held(url: str) -> list[Message]:
-        async with connect_jetstream(connection_to(url)) as js:
-            return await _held(js)
-
-    partial_proof_read = proof.read_into
-    monkeypatch.setattr(proof, "read_into", read_into)
-    with NatsServer(NEWEST) as server:
-        _publish(server.url, 3_000)
-        messages = asyncio.run(held(server.url))
-        assert _asked(server.url, messages, [(101, 400), (1_501, 1_700)]) == (True, True)
-        assert readings == [101, 1_501] * 2
-        changed = [*messages[:150], messages[150]._replace(data=b"other"), *messages[151:]]
-        assert _asked(server.url, changed, [(101, 400)]) == (True, False)
-        assert readings == [101, 1_501] * 2 + [101]  # nothing is missing: not again
 
 
 def test_what_the_server_reports_is_compared() -> None:

@@ -181,31 +181,6 @@ def test_publishers_that_never_pause_do_not_keep_a_full_stream_from_its_proof() 
     assert proof.messages + proof.gone.total() == MESSAGES + 2_950
 
 
-@pytest.mark.parametrize("version", ENDS)
-def test_clients_that_never_stop_overwriting_do_not_keep_a_bucket_from_its_proof(version: str) -> None:
-    """Their messages arrive, and remove older ones, while the stream is read."""
-
-    async def main(url: str) -> Proof:
-        await _fill(url, subjects=["orders", "key.*"], max_msgs_per_subject=MESSAGES)
-        async with connected(url) as nc:
-            for number in range(4_000):
-                await nc.publish(f"key.{number % 200}", bytes(100))
-            await nc.flush()
-        async with connect_jetstream(connection_to(url)) as js:
-            while (await js.stream("ORDERS")).state.messages < MESSAGES + 4_000:
-                await asyncio.sleep(0.01)
-            expected = await _expected(js)
-            async with _publishing(url, lambda number: f"key.{number * 7 % 200}"):
-                while (await js.stream("ORDERS")).state.deleted < 50:
-                    await asyncio.sleep(0.01)
-                return await prove_stream(js, "ORDERS", expected, advance=ignored)
-
-    with NatsServer(version) as server:
-        proof = asyncio.run(main(server.url))
-    assert proof.gone.total() == proof.discarded.messages > 0
-    assert proof.messages + proof.gone.total() == MESSAGES + 4_000
-
-
 # ------------------------------------------------------------------------------------------------------------- queues
 
 

@@ -205,9 +205,6 @@ def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> Non
 # ------------------------------------------------------------------------------------------------------------ turns
 
 
-FRAMED = b"\xff\x06\x00\x00S2sTwO\x01" + (CHUNK - 14).to_bytes(3, "little") + bytes(5 * CHUNK - 14)
-"""What an archive looks like from outside: its first frame ends with its first chunk."""
-
 TurnScript = Callable[[ScriptedPeer, JetStream, Turn], Awaitable[None]]
 
 
@@ -249,43 +246,6 @@ def test_a_restore_waits_for_its_turn_except_in_a_cluster(cluster: str | None) -
         assert await free(turn)
 
     play_with_turn(script, cluster)
-
-
-def test_the_turn_is_given_back_when_the_server_reads_behind_the_first_frame_and_taken_for_the_end() -> None:
-    whole = threading.Event()
-
-    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
-        turn.give_back()
-        limits = replace(PATIENT, ahead_bytes=2 * CHUNK, keep_alive_seconds=0.5)
-        sender = new_sender(max_chunk=CHUNK, window_size=WINDOW)
-        task = asyncio.create_task(transmit(js, sender, twice(FRAMED, whole), limits))
-        restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
-        await restore.accept()
-        taken = await restore.take(CHUNK)
-        second = await restore.chunk()
-        assert not await free(turn)
-        await peer.answer(second)
-        taken += second.data
-        while not await free(turn):
-            pass
-        await turn.take()
-        whole.set()
-        kept_alive = 0
-        while kept_alive < 5:  # the last chunk cannot be on its way while others have the turn
-            heard = await restore.chunk()
-            taken += heard.data
-            kept_alive += len(heard.data) == 1
-            assert heard.data and len(taken) < 2 * len(FRAMED)
-            await peer.answer(heard)
-        turn.give_back()
-        taken += await restore.take(2 * len(FRAMED) - len(taken))
-        end = await restore.end()
-        assert not await free(turn)
-        await restore.done(end)
-        await task
-        assert taken == 2 * FRAMED and await free(turn)
-
-    play_with_turn(script)
 
 
 def test_a_restore_that_fails_gives_its_turn_back() -> None:
