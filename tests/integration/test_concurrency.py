@@ -23,10 +23,10 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
-from tests.harness.servers import REPOSITORY, NatsServer
+from tests.harness.servers import NEWEST, REPOSITORY, NatsServer
 from tests.integration.large import MESSAGES, NAME, TOTAL_BYTES, backups_in, make_large
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Starter = Callable[..., NatsServer]
 
@@ -55,7 +55,7 @@ def content(repo: Path) -> set[str]:
 @pytest.fixture
 def forgotten(nats_server: Starter, tmp_path: Path) -> tuple[NatsServer, Path]:
     """A large stream, and a repository with all its segments and no backup."""
-    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
     make_large(server.url)
     made = jsbackup("backup", "-s", server.url, "-r", repo).ok().document["backup"]
     jsbackup("forget", made, "-r", repo).ok()
@@ -98,7 +98,7 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
     ready = threading.Event()
 
     def kill() -> None:
-        ready.wait(60)
+        ready.wait(120)
         running[0].send_signal(signal.SIGKILL)
 
     with Proxy(server.port) as proxy:
@@ -106,7 +106,7 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
         line = command_line("backup", "-s", proxy.url, "-r", repo)
         running.append(subprocess.Popen(line, env=environment(), cwd=REPOSITORY))
         ready.set()
-        assert running[0].wait(60) == -signal.SIGKILL
+        assert running[0].wait(120) == -signal.SIGKILL
     for path in (repo / "locks").iterdir():
         _as_of_another_machine(path)
     locked = jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0")
@@ -125,7 +125,7 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
 
 def test_everything_at_once_harms_nothing(nats_server: Starter, tmp_path: Path) -> None:
     """Two that back up, one that forgets and prunes without grace, and one that reads a held backup."""
-    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
     make_large(server.url, messages=MESSAGES // 8)
     make_large(server.url, f"{NAME}2", messages=MESSAGES // 8)
     held = jsbackup("backup", NAME, "-s", server.url, "-r", repo).ok().document["backup"]

@@ -23,8 +23,8 @@ from tests.harness.api import call, connected
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
 from tests.harness.copied import Copied, infos, make, publish, read, settled
-from tests.harness.natscli import jsm_account_backup
 from tests.harness.servers import ENDS, NEWEST, NatsServer
+from tests.trials.accounts import delete
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(900)]
 
@@ -106,9 +106,8 @@ def _accounts() -> str:
 
 async def _fill(url: str) -> dict[str, Copied]:
     await make(url, CONFIGS)
-    async with connected(url) as nc:
-        for number in range(COUNT):
-            await nc.request(f"orig.{'ab'[number % 2]}", f"m{number}".encode(), timeout=20)
+    for number in range(COUNT):
+        await publish(url, f"orig.{'ab'[number % 2]}", [f"m{number}"])
     await settled(url, {name: COUNT // 2 if GETS[name] == "a" else COUNT for name in ("ALL", "CHAIN", "CHAIN_A")})
     return await read(url)
 
@@ -173,7 +172,7 @@ def unharmed(scene: Scene, url: str, prefix: str = "", *, subject: str = "orig")
     asyncio.run(_new_ones(url, prefix, subject=subject))
 
 
-# ------------------------------------------------------------------------------------- 9: nothing is copied twice
+# ---------------------------------------------------------------------------------------------- nothing is copied twice
 
 
 @case()
@@ -211,15 +210,6 @@ def cloned(scene: Scene, _: Path) -> None:
     unharmed(scene, url)
 
 
-@case(*NEW)
-def imported_from_a_folder_of_the_nats_cli(scene: Scene, folder: Path) -> None:
-    jsm_account_backup(scene.url("S"), GETS, folder / "cli")
-    jsbackup("import", folder / "cli", "-r", folder / "repo").ok()
-    url = scene.url()
-    restore(url, folder / "repo")
-    unharmed(scene, url)
-
-
 def _one_by_one(scene: Scene, *parts: Sequence[str]) -> None:
     url = scene.url()
     for part in parts:
@@ -246,12 +236,7 @@ def backed_up_alone_and_restored_beside_their_origin(scene: Scene, folder: Path)
     restore(url, scene.repo, "ORIG", *few)
     jsbackup("backup", *few, "-r", folder / "repo", "-s", url).ok()
 
-    async def lose() -> None:
-        async with connected(url) as nc:
-            for name in few:
-                await call(nc, f"STREAM.DELETE.{name}")
-
-    asyncio.run(lose())
+    delete(url, *few)
     restore(url, folder / "repo")
     asyncio.run(_as_before(scene, url, only=few))
     asyncio.run(_new_ones(url, before=few))
@@ -274,7 +259,7 @@ def test_copies_go_on_where_they_were_in_a_cluster(version: str, tmp_path: Path)
         asyncio.run(_new_ones(cluster.url, before=names))
 
 
-# --------------------------------------------------------------------------- 21: an origin has what its copies have
+# ----------------------------------------------------------------------------------- an origin has what its copies have
 
 
 async def _settled_read(url: str) -> dict[str, Copied]:
@@ -318,18 +303,7 @@ def a_mirror_of_another_stream_that_is_shorter_is_refused(scene: Scene, _: Path)
     assert refused.code == 15 and "--set mirror=null" in refused.err + refused.out
 
 
-@case(*NEW)
-def sources_of_another_stream_of_that_name_copy_what_it_has(scene: Scene, _: Path) -> None:
-    url = scene.url()
-    asyncio.run(make(url, [{"name": "ORIG", "subjects": ["orig.>"]}]))
-    asyncio.run(publish(url, "orig.a", ["of another life"]))
-    done = restore(url, scene.repo, "ALL")
-    assert "ORIG at the target is not the stream that it copied from" in notes(done, "ALL")
-    assert asyncio.run(_settled_read(url))["ALL"].payloads == [*scene.before["ALL"].payloads, "of another life"]
-    asyncio.run(_new_ones(url, before=["ORIG", "ALL"]))
-
-
-# --------------------------------------------------------------------------------------- 22: the origin alone
+# ----------------------------------------------------------------------------------------------------- the origin alone
 
 
 @case()
@@ -353,29 +327,16 @@ def a_plan_says_what_they_do_when_their_origin_alone_is_replaced(scene: Scene, _
         asyncio.run(_new_ones(url, before=few))
 
 
-def _in_part(scene: Scene, argument: str, kept: str) -> None:
+@case(*NEW)
+def restored_in_part_by_subject(scene: Scene, _: Path) -> None:
     url = scene.url()
-    restore(url, scene.repo, argument, "--allow-nothing")
-    asyncio.run(settled(url))
-    now = asyncio.run(read(url))
-    for name, copied in now.items():
-        assert not copied.twice, name
-        if kept == "a":
-            assert all(int(payload[1:]) % 2 == 0 for payload in copied.payloads), name
+    restore(url, scene.repo, "--subject=orig.a", "--allow-nothing")
+    for name, copied in asyncio.run(_settled_read(url)).items():
+        assert not copied.twice and all(int(payload[1:]) % 2 == 0 for payload in copied.payloads), name
     asyncio.run(_new_ones(url))
 
 
-@case(*NEW)
-def restored_in_part_by_subject(scene: Scene, _: Path) -> None:
-    _in_part(scene, "--subject=orig.a", "a")
-
-
-@case(*NEW)
-def restored_in_part_since_a_sequence(scene: Scene, _: Path) -> None:
-    _in_part(scene, "--since=21", "ab")
-
-
-# ------------------------------------------------------------------------- 23: what was deleted or acknowledged
+# ------------------------------------------------------------------------------------- what was deleted or acknowledged
 
 
 # How many messages each of them lacks, of 20 (10 where it is filtered), and which would come again.
@@ -396,9 +357,8 @@ async def _delete(url: str) -> None:
             {"name": "HIDDEN", "sources": [_A], "subject_transform": {"src": ">", "dest": "hidden.>"}},
         ],
     )
-    async with connected(url) as nc:
-        for number in range(20):
-            await nc.request(f"orig.{'ab'[number % 2]}", f"m{number}".encode(), timeout=20)
+    for number in range(20):
+        await publish(url, f"orig.{'ab'[number % 2]}", [f"m{number}"])
     await settled(url, {"TAIL": 20, "TAIL_A": 10, "WORK": 20, "MOST": 20, "TAIL_TWO": 20, "HIDDEN": 10})
     async with connected(url) as nc:
         for name, count in GONE.items():

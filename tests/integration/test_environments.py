@@ -13,33 +13,17 @@ import pytest
 from jsbackup.cli.main import run
 from jsbackup.errors import UnknownArchiveFormat
 from jsbackup.formats.archive.archive import ArchiveDecoder
-from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
-from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
+from tests.harness.filling import fill, publish
 from tests.harness.oracle import compare
 from tests.harness.servers import ENDS, NEWEST, NatsServer
 from tests.integration.witness import STATE_FIELDS, announced, back_up, fidelities, filled, restore, seen
+from tests.trials.accounts import ask
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Start = Callable[..., NatsServer]
 KEY = "a key for the disk, not for the wire"
-
-
-def _ask(url: str, subject: str, request: JSON | None = None) -> JSON:
-    async def run_it() -> JSON:
-        async with connected(url) as nc:
-            return await call(nc, subject, request)
-
-    return asyncio.run(run_it())
-
-
-def _publish(url: str, subject: str, data: bytes) -> None:
-    async def run_it() -> None:
-        async with connected(url) as nc:
-            await nc.request(subject, data, timeout=PATIENCE_SECONDS)
-
-    asyncio.run(run_it())
 
 
 # ---------------------------------------------------------------------------------- encrypted stores, small messages
@@ -61,26 +45,16 @@ def test_stores_encrypted_at_rest_are_backed_up_and_restored_to(nats_server: Sta
 
 
 @pytest.mark.parametrize("version", ENDS)
-def test_a_server_that_takes_small_messages_only_is_backed_up_and_restored_to(
+def test_an_account_that_may_send_small_messages_only_is_restored_to(
     version: str, nats_server: Start, tmp_path: Path
 ) -> None:
-    streams = ("GAPS", "PULL", "WORKQUEUE", "INTEREST")
-    origin = nats_server(version, max_payload_bytes=1024)
-    before = filled(origin.url, version, streams)
-    back_up(origin.url, tmp_path / "repo")
-    server = nats_server(version, max_payload_bytes=1024)
-    restore(server.url, tmp_path / "repo")
-    assert compare(before, seen(server.url)) == []
-
-
-def test_an_account_that_may_send_small_messages_only_is_restored_to(nats_server: Start, tmp_path: Path) -> None:
-    origin = nats_server(NEWEST)
-    before = filled(origin.url, NEWEST, ["GAPS", "COMPRESSED", "PULL"])
+    origin = nats_server(version)
+    before = filled(origin.url, version, ["GAPS", "COMPRESSED", "PULL"])
     back_up(origin.url, tmp_path / "repo")
     config = (
         "accounts { SMALL { jetstream: enabled, limits { max_payload: 2048 }, users: [ { user: u, password: p } ] } }"
     )
-    server = nats_server(NEWEST, config=config)
+    server = nats_server(version, config=config)
     url = f"nats://u:p@127.0.0.1:{server.port}"
     restore(url, tmp_path / "repo")
     assert compare(before, seen(url)) == []
@@ -96,9 +70,9 @@ def test_streams_that_are_there_are_refused_left_alone_or_replaced_as_one_says(
     server = nats_server(NEWEST)
     before = filled(server.url, NEWEST, ["GAPS", "PULL", "WORKQUEUE", "KV", "INTEREST", "EMPTIED"])
     back_up(server.url, tmp_path / "repo")
-    _ask(server.url, "STREAM.PURGE.GAPS")
-    _ask(server.url, "STREAM.DELETE.WORKQUEUE")
-    _publish(server.url, "pull.late", b"after the backup")
+    ask(server.url, "STREAM.PURGE.GAPS")
+    ask(server.url, "STREAM.DELETE.WORKQUEUE")
+    asyncio.run(publish(server.url, "pull.late"))
     changed = seen(server.url)
     arguments = ("restore", "latest", "-s", server.url, "-r", tmp_path / "repo")
 
@@ -124,34 +98,13 @@ def test_a_stream_whose_replacement_fails_stays_as_it_was(nats_server: Start, tm
     back_up(origin.url, tmp_path / "repo")
     # What the server itself has room for is in no account's limits, so that no plan can know.
     server = nats_server("2.12.8", max_file_bytes=1024)
-    _ask(server.url, "STREAM.CREATE.GAPS", {"name": "GAPS", "subjects": ["gaps.*"]})
-    _publish(server.url, "gaps.new", b"small enough")
+    asyncio.run(fill(server.url, "GAPS", 1))
     before = seen(server.url)
     failed = jsbackup(
         "restore", "latest", "-s", server.url, "-r", tmp_path / "repo", "--if-exists", "replace", "--replace-with-part"
     )
     assert failed.code != 0 and "insufficient storage resources" in failed.document["failed"][0]["reason"]
     assert compare(before, seen(server.url)) == []
-
-
-def test_a_name_that_a_failed_restore_holds_in_a_cluster_is_freed_when_one_says_so(tmp_path: Path) -> None:
-    with NatsCluster("2.12.8") as cluster:
-        before = filled(cluster.url, "2.12.8", ["GAPS"], replicas=3)
-        back_up(cluster.url, tmp_path / "repo")
-        _ask(cluster.url, "STREAM.DELETE.GAPS")
-        # A restore that nobody goes on with: its client was killed.
-        config = {"name": "GAPS", "subjects": ["gaps.>"], "retention": "limits", "storage": "file", "num_replicas": 1}
-        moment = "2026-11-21T01:45:00Z"
-        state: JSON = {"messages": 0, "bytes": 0, "consumer_count": 0}
-        state |= {"first_seq": 0, "last_seq": 0, "first_ts": moment, "last_ts": moment}
-        _ask(cluster.url, "STREAM.RESTORE.GAPS", {"config": config, "state": state})
-        refused = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo")
-        assert refused.code == 16
-        assert "GAPS: has a name that another restore uses" in refused.document["error"]["message"]
-        skipped = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo", "--if-exists", "skip").ok()
-        assert [stream["name"] for stream in skipped.document["skipped"]] == ["GAPS"]
-        restore(cluster.url, tmp_path / "repo", "--if-exists", "replace")
-        assert compare(before, seen(cluster.url)) == []
 
 
 # ------------------------------------------------------------------------------------------------- what one asks for

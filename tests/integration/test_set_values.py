@@ -173,11 +173,3 @@ def test_a_plan_says_what_the_server_makes_of_it(
         ]
     finally:
         delete(started, *names(started))
-
-
-def test_a_counter_with_markers_is_refused_which_a_server_makes_but_cannot_change(
-    started: str, backed_up: Path, typed: Type
-) -> None:
-    line = ("latest", "E", "-s", started, "-r", backed_up, *sets("subject_delete_marker_ttl=1s"))
-    planned = typed("plan", *line, "--set", "allow_msg_counter=true", "--json")
-    assert (planned.code, {one["rule"] for one in planned.document["refusals"]}) == (15, {"server-refuses"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,13 @@ from jsbackup.engine.restore.proof import (
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.progress import ignored
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
+from jsbackup.stores.local import LocalStore
 from scripts.bench_load import fill, request
 from tests.engine.restores import connection_to
+from tests.harness.backups import CREATED, FIRST, make_repository, store_stream
 from tests.harness.batches import Message, batch_of, messages_of
-from tests.harness.commands import command_line, environment, jsbackup
-from tests.harness.filling import fill as fill_stream
+from tests.harness.commands import environment, jsbackup
 from tests.harness.servers import NEWEST, NatsServer
 
 MANY = 12_000  # enough for a sample
@@ -226,29 +228,14 @@ def test_a_sample_needs_no_numpy(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_streams_can_be_used_before_the_first_is_proved(tmp_path: Path) -> None:
-    repo, names = tmp_path / "repo", [f"S{number}" for number in range(4)]
-    with NatsServer(NEWEST) as server:
-        for name in names:
-            asyncio.run(fill_stream(server.url, name))
-        jsbackup("backup", "-s", server.url, "-r", repo).ok()
-    with NatsServer(NEWEST) as server:
-        line = command_line("restore", "latest", "-s", server.url, "-r", repo, "--jobs", "2", "--json", "-v")
-        done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment())
-    assert done.returncode == 0
-    usable, _, after = done.stderr.partition("everything is sent; ")
-    assert all(f"stream {name} can be used; it is not verified yet" in usable for name in names)
-    assert " still to be verified" in after.partition("\n")[0]
-    streams = json.loads(done.stdout)["streams"]
-    assert [stream["verified"] for stream in streams] == [True] * 4
-    assert len({stream["usable_at"] for stream in streams}) == 4
-
-
-@pytest.mark.nats
 def test_what_has_expired_is_told_by_the_whole_proof(tmp_path: Path) -> None:
-    repo = _backed_up(tmp_path, 100, max_age=60 * 10**9)
+    store = LocalStore(tmp_path / "repo")
+    repository = make_repository(store)
+    kept = store_stream(repository.objects, "ORDERS", [Message(sequence, sequence) for sequence in (1, 2)])
+    kept = replace(kept, config={"name": "ORDERS", "subjects": ["a"], "max_age": 60 * 10**9}, consumers=())
+    repository.commit(Manifest(FIRST, CREATED, "jsbackup tests", Source(NEWEST), BackupResult.COMPLETE, (kept,)))
     with NatsServer(NEWEST) as server:
-        found = _restored(server, repo, "--verify", "quick", "--set", "max_age=100ms", "--allow-nothing")
+        found = _restored(server, tmp_path / "repo", "--verify", "quick")
     assert found["proof"] == "full" and any("gone already" in note for note in found["notes"])
 
 

@@ -330,18 +330,6 @@ def test_what_the_plan_refuses_is_not_asked_about() -> None:
 
 
 @pytest.mark.nats
-def test_an_account_that_requires_max_bytes_is_asked_too() -> None:
-    """Nothing would be known otherwise, since such an account refuses what has none."""
-    transform = {"src": "x.*", "dest": "y.$1"}
-    right = {**BASE, "max_bytes": 1000, "subject_transform": transform}
-    wrong = [{**right, "max_age": 1}, {**right, "subject_transform": {**transform, "dest": "y.$2"}}]
-    accounts = "accounts { A { users: [{user: a, password: a}], jetstream { max_bytes_required: true } } }"
-    with NatsServer(NEWEST, config=f"{accounts}\nno_auth_user: a\n") as server:
-        found = asyncio.run(_asked(server.url, [right, *wrong]))
-        assert [bool(reason) for reason in found] == [False, True, True]
-
-
-@pytest.mark.nats
 def test_a_stream_is_not_replaced_by_one_that_the_target_may_refuse() -> None:
     """The old stream is deleted before: then only a copy without subjects and consumers would be left."""
     few = '{user: a, password: a, permissions: {publish: {deny: "$JS.API.STREAM.UPDATE.>"}}}'

@@ -28,7 +28,6 @@ from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.restore import RestoreSender
 from tests.engine.restores import (
-    ANSWER,
     CONFIG,
     DELIVER,
     MESSAGES,
@@ -261,23 +260,6 @@ def test_a_restore_that_fails_gives_its_turn_back() -> None:
     play_with_turn(script)
 
 
-def test_streams_come_and_go_in_turns_with_restores() -> None:
-    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
-        created = asyncio.create_task(js.create_stream(CONFIG))
-        deleted = asyncio.create_task(js.delete_stream("OLD"))
-        await peer.silence(0.2)
-        turn.give_back()
-        await Restore(peer, heard := await peer.expect("$JS.API.STREAM.CREATE.ORDERS")).done(heard)
-        await peer.answer(
-            await peer.expect("$JS.API.STREAM.DELETE.OLD"), {"type": f"{ANSWER}stream_delete_response", "success": True}
-        )
-        await created
-        await deleted
-        assert await free(turn)
-
-    play_with_turn(script)
-
-
 # ------------------------------------------------------------------------------------------------ peers that go wrong
 
 
@@ -323,25 +305,6 @@ def test_a_lost_connection_is_told_at_once_and_not_waited_for(taken: int) -> Non
     error = failure_of(script, limits=PATIENT)
     assert isinstance(error, TransferError)
     assert "was lost" in error.message
-
-
-def test_a_connection_that_is_lost_while_the_store_is_slow_is_told_at_once() -> None:
-    entered, released = threading.Event(), threading.Event()
-
-    def make(_hurried: Hurried) -> Iterator[bytes]:
-        yield ARCHIVE
-        entered.set()
-        _wait(released)
-
-    async def script(restore: Restore) -> None:
-        await restore.accept()
-        await restore.take(5 * CHUNK)
-        await asyncio.to_thread(_wait, entered)
-        restore.peer.drop()
-        # A thread cannot be stopped: the transfer ends when the call returns in which it waits.
-        asyncio.get_running_loop().call_later(0.1, released.set)
-
-    assert isinstance(failure_of(script, make, replace(PATIENT, ahead_bytes=4 * CHUNK)), TransferError)
 
 
 def test_a_server_that_has_given_up_is_told_at_once() -> None:
