@@ -23,25 +23,9 @@ from tests.trials.accounts import ask
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Start = Callable[..., NatsServer]
-KEY = "a key for the disk, not for the wire"
 
 
 # ---------------------------------------------------------------------------------- encrypted stores, small messages
-
-
-def test_stores_encrypted_at_rest_are_backed_up_and_restored_to(nats_server: Start, tmp_path: Path) -> None:
-    streams = ("GAPS", "COMPRESSED", "PULL", "WORKQUEUE", "KV", "DELETED_TAIL")
-    origin = nats_server(ENDS[0], key=KEY, cipher="aes")
-    before = filled(origin.url, ENDS[0], streams)
-    assert not any(b"gaps.0" in block.read_bytes() for block in origin.store_directory.rglob("*.blk"))
-    back_up(origin.url, tmp_path / "repo")
-    server = nats_server(NEWEST, key=KEY, cipher="chacha")
-    restored = restore(server.url, tmp_path / "repo")
-    assert not any(b"gaps.0" in block.read_bytes() for block in server.store_directory.rglob("*.blk"))
-    assert compare(before, seen(server.url), ignore=announced(restored)) == []
-    # Also what is on the disk, in the eyes of the server.
-    server.restart()
-    assert compare(before, seen(server.url), ignore=announced(restored)) == []
 
 
 @pytest.mark.parametrize("version", ENDS)

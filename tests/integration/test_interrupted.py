@@ -105,7 +105,7 @@ def stopped(
     return code
 
 
-@pytest.mark.parametrize(("number", "place"), zip([*STOPS, signal.SIGKILL], PLACES, strict=True))
+@pytest.mark.parametrize(("number", "place"), list(zip([*STOPS, signal.SIGKILL], PLACES, strict=True)))
 def test_a_backup_that_is_stopped_anywhere_leaves_a_valid_repository(
     number: signal.Signals, place: float, nats_server: Starter, tmp_path: Path
 ) -> None:

@@ -79,33 +79,6 @@ def test_messages_that_are_larger_than_the_largest(ends: Ends, typed: Type, tmp_
     restore_and_compare(typed, ends, tmp_path, "BIG")
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"discard": "new", "max_msgs": 100}, "message scheduling cannot use discard new"),
-        ({"allow_msg_counter": True}, "counter stream cannot use message schedules"),
-    ],
-)
-def test_what_newer_servers_refuse_is_known_before(typed: Type, tmp_path: Path, config: JSON, words: str) -> None:
-    repo = ("-r", tmp_path / "repo")
-    with NatsServer("2.12.8") as source, NatsServer(NEWEST) as target:
-        fill(source.url, {"name": "SCH", "subjects": ["sch.>"], "allow_msg_schedules": True, **config})
-        fill(source.url, {"name": "OTHER", "subjects": ["other"]}, ("other", None))
-        assert typed("init", *repo).code == 0
-        assert typed("backup", "-s", source.url, *repo).code == 0
-        for line in (
-            ("plan", "latest", "-s", target.url, *repo),
-            ("restore", "latest", "-s", target.url, *repo),
-            ("restore", "latest", "-s", target.url, *repo, "--adapt"),
-            ("clone", "*", "-s", source.url, "--to-server", target.url),
-        ):
-            done = typed(*line)
-            assert (done.code, words in done.out + done.err) == (15, True), (line, done.err)
-            assert not names(target.url)
-        done = typed("restore", "latest", "-s", target.url, *repo, "--set", "allow_msg_schedules=null")
-        assert done.code == 0, done.err
-
-
 @each([NEWEST])
 def test_what_only_the_target_knows_refuses_all_before_anything_is_changed(
     typed: Type, tmp_path: Path, ends: Ends

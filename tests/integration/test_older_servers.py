@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.api import JSON, call, connected
 from tests.harness.servers import ENDS, NEWEST, NatsServer
-from tests.trials.accounts import Type, names, typing
+from tests.trials.accounts import Type, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
@@ -88,18 +88,3 @@ def test_what_the_target_does_not_know_is_left_out_where_nothing_needs_it(typed:
         # What is about the future only can be left out of the other one by hand.
         by_hand = ("--set", "allow_msg_ttl=null", "--set", "subject_delete_marker_ttl=null")
         assert typed("restore", "latest", "KV_short", *to, *by_hand).code == 0
-
-
-def test_a_clone_leaves_out_what_the_target_does_not_know(typed: Type, tmp_path: Path) -> None:
-    with NatsServer(NEWEST) as newer, NatsServer(ENDS[0]) as older:
-        asyncio.run(_buckets(newer.url))
-        servers = ("-s", newer.url, "--to-server", older.url, "--adapt")
-        previewed = typed("clone", "*", *servers, "--dry-run")
-        assert previewed.code == 0
-        assert "changed: KV_plain: allow_msg_ttl: true → not set" in previewed.out
-        done = typed("clone", "*", *servers, "--json")
-        assert done.code == 3
-        (failed,) = done.document["failed"]
-        assert failed["name"] == "KV_short" and failed["code"] == 15 and "Nats-TTL" in failed["reason"]
-        assert sorted(one["name"] for one in done.document["streams"]) == ["BATCHED", "KV_plain"]
-        assert sorted(names(older.url)) == ["BATCHED", "KV_plain"]

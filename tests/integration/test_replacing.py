@@ -188,6 +188,16 @@ def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, ty
     assert done.code == 15 and "lacks 1 of 6 messages at the target" in done.err, done
 
 
+def test_a_clone_numbered_anew_is_replaced_by_the_same_again(server: str, typed: Type) -> None:
+    fill(server, "S", 9)
+    ask(server, "STREAM.MSG.DELETE.S", {"seq": 4})
+    clone = ("clone", "S", "--rename", "S=T", "--map-subject", "S.*=>T.$1", "--renumber", *REPLACE)
+    for _ in range(2):
+        assert typed(*clone, "-q", "-s", server, "--to-server", server).code == 0
+    fill(server, "T", 1)
+    assert typed(*clone, "-q", "-s", server, "--to-server", server).code == 15
+
+
 def test_a_stream_does_not_replace_a_later_one_of_the_name_that_it_copied_from(server: str, typed: Type) -> None:
     clone = ("clone", "WHOLE", "--rename", "WHOLE=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
     clone = (*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)

@@ -133,19 +133,6 @@ def test_the_mark_of_a_half_made_stream_is_set_by_no_option(started: str, backed
     assert names(started) == []
 
 
-def test_the_mark_in_a_backed_up_configuration_is_not_restored(started: str, typed: Type, tmp_path: Path) -> None:
-    ask(started, "STREAM.CREATE.E", BASE | {"metadata": {"jsbackup.restoring": "x", "team": "a"}})
-    try:
-        to = ("-s", started, "-r", tmp_path / "repo")
-        assert typed("backup", *to, "-q").code in (0, 3)
-        delete(started, "E")
-        assert typed("restore", "latest", *to, "-q").code == 0
-        metadata = ask(started, "STREAM.INFO.E")["config"]["metadata"]
-        assert "jsbackup.restoring" not in metadata and metadata["team"] == "a"
-    finally:
-        delete(started, *names(started))
-
-
 @pytest.mark.parametrize(
     ("text", "fields"),
     [

@@ -205,16 +205,6 @@ def test_a_snapshot_that_cannot_be_decoded_leaves_reading_message_by_message() -
     assert (result.verified, result.incomplete, result.messages, failures) == (True, False, 20, [])
 
 
-def test_a_busy_source_is_waited_for() -> None:
-    async def script(clone: Clone) -> None:
-        for _ in range(5):
-            await (await clone.source.expect_snapshot()).refuse("snapshot failed: snapshot in progress", 10064)
-        await carry_out(clone, archive_v1(messages()))
-
-    (result,), _ = cloned(script, version="2.12.8")
-    assert result.verified
-
-
 def test_a_source_that_gives_less_than_it_holds_leaves_nothing_at_the_target() -> None:
     streams: list[ScriptedStream] = []
 

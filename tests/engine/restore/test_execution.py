@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from jsbackup.engine.restore.proof import ProofLevel
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.engine.restore.send_archive import StoredSupply
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, TargetConflict, TransferError
+from jsbackup.errors import DigestMismatch, JsBackupError, PlanRefused, TargetConflict, TransferError
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.planning.interrupted import is_marked, with_marker
 from jsbackup.planning.model import Action, PlannedConsumer, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.write.segment_writer import SegmentWriter
@@ -33,6 +35,7 @@ from tests.engine.snapshots import CONFIG, MESSAGES
 from tests.harness.batches import batch_of
 from tests.harness.peer import ScriptedPeer
 from tests.harness.sending import narrow
+from tests.planning.test_plan import existing
 
 FAR_SECONDS = 100.0
 CHUNK = 4096  # five of them: the largest message of the server
@@ -79,37 +82,35 @@ Outcome = tuple[list[RestoredStream], list[Failure]]
 def restored(
     script: Script,
     *names: str,
-    config_only: bool = False,
-    cluster: str | None = None,
     settings: dict[str, Any] | None = None,
     stages: int = 1,
     changed: dict[str, JsonObject] | None = None,
+    planned: dict[str, StreamInfo] | None = None,
     **fields: Any,
 ) -> Outcome:
     """What the restore of these streams comes to (of ORDERS, if none are named), planned with `fields`, in so many
-    stages, with these settings `changed`.
+    stages, with these settings `changed`, when the target had what is `planned`.
     """
     objects = Objects(MemoryStore())
 
     def action(name: str) -> Action:
         entry = stored(objects, name)
-        wire = SendAs.API if config_only else SendAs.V2
         config = {**entry.config, **(changed or {}).get(name, {})}
-        return Action(entry, name, wire, **{"config": config, "replaces": False, **fields})
+        return Action(entry, name, SendAs.V2, **{"config": config, "replaces": False, **fields})
 
     @asynccontextmanager
     async def origin() -> AsyncIterator[StoredSupply]:
         yield StoredSupply(objects)
 
     async def main() -> Outcome:
-        async with ScriptedPeer(max_payload=CHUNK, cluster=cluster) as peer:
+        async with ScriptedPeer(max_payload=CHUNK) as peer:
             run = RestoreRun(
                 connection_to(peer.url),
                 RestoreOptions(),
                 RestoreSettings(jobs=1, **(settings or {})),
                 random=bytes,
             )
-            start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True, backup=BACKUP)
+            start = StartingPoint(LABEL, Target((2, 15), False, planned or {}), marking=True, backup=BACKUP)
             actions = list(map(action, names or ("ORDERS",)))
             plan = RestorePlan("b", tuple(tuple(actions[at::stages]) for at in range(stages)))
             task = asyncio.create_task(Execution(run, origin, start).all(plan))
@@ -369,19 +370,6 @@ def test_a_server_that_says_it_is_done_and_holds_something_else_is_found_out(hel
     assert streams[0].removals == 0
 
 
-def test_a_mark_that_cannot_be_removed_is_told_and_the_stream_stays() -> None:
-    async def script(scene: Scene) -> None:
-        scene.peer.always(
-            f"{API}.STREAM.UPDATE.ORDERS", lambda heard: refusal("stream_update_response", 10052, "not this way")
-        )
-        stream = await scene.carry_out(await scene.expect_restore())
-        await stream.give_snapshot()
-
-    (result,), failures = restored(script)
-    assert (result.verified, result.incomplete, failures) == (True, True, [])
-    assert "could not be removed, do so by hand" in result.notes[0] and "not this way" in result.notes[0]
-
-
 # --------------------------------------------------------------------------------------------------------- consumers
 
 CONSUMER = PlannedConsumer(
@@ -403,24 +391,6 @@ def test_a_consumer_that_neither_came_nor_can_be_created_makes_the_restore_incom
     assert (result.verified, result.incomplete, failures) == (True, True, [])
     assert "consumer c is missing" in result.notes[0]
     assert streams[0].removals == 0
-
-
-def test_a_stream_made_by_the_api_goes_again_where_its_consumer_is_refused() -> None:
-    streams: list[ScriptedStream] = []
-
-    async def script(scene: Scene) -> None:
-        streams.append(scene.stream())
-        heard = await scene.peer.expect(f"{API}.STREAM.CREATE.ORDERS")
-        scene.stream().gone = False
-        await scene.peer.answer(
-            heard, {"type": "io.nats.jetstream.api.v1.stream_create_response", **scene.stream().info}
-        )
-        heard = await scene.peer.expect(f"{API}.CONSUMER.CREATE.ORDERS.c")
-        await scene.peer.answer(heard, refusal("consumer_create_response", 10026, "maximum consumers limit reached"))
-
-    error = failure_of(script, config_only=True, consumers=(CONSUMER,))
-    assert isinstance(error, ApiError) and error.err_code == 10026
-    assert streams[0].removals == 1
 
 
 # --------------------------------------------------------------------------------------------------------- leftovers
@@ -527,6 +497,21 @@ def test_a_copy_that_is_not_what_was_sent_replaces_nothing() -> None:
 
     assert type(failure_of(script, replaces=True)) is DigestMismatch
     assert (olds[0].removals, copies[0].removals) == (0, 1)
+
+
+def test_a_stream_that_was_published_to_since_it_was_planned_is_not_replaced() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        replacing = Replacing(scene)
+        streams.append(replacing.old)
+        streams.append(await replacing.make_copy())
+        await streams[1].give_snapshot()
+
+    planned = replace(existing("ORDERS"), state=StreamState(last_seq=MESSAGES[4].sequence - 1))
+    error = failure_of(script, replaces=True, planned={"ORDERS": planned})
+    assert type(error) is PlanRefused and "1 message was stored in it meanwhile" in error.message
+    assert [stream.removals for stream in streams] == [0, 1]
 
 
 def test_a_copy_that_somebody_removed_replaces_nothing() -> None:

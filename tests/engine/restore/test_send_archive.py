@@ -17,7 +17,6 @@ from jsbackup.engine.link.jetstream import JetStream, Turn, connect_jetstream
 from jsbackup.engine.restore.send_archive import Make, TransmitLimits, cut_chunks, transmit
 from jsbackup.errors import (
     ApiError,
-    FormatError,
     JsBackupError,
     NatsTimeout,
     StoreError,
@@ -156,18 +155,6 @@ def test_no_more_than_the_window_is_on_its_way() -> None:
         await restore.done(await restore.end())
 
     asyncio.run(play(script, limits=PATIENT))
-
-
-def test_acknowledgements_may_come_after_the_answer() -> None:
-    async def script(restore: Restore) -> None:
-        await restore.accept()
-        await restore.knock()
-        chunks = [await restore.chunk() for _ in range(2)]
-        await restore.done(await restore.end())
-        for heard in chunks:
-            await restore.peer.answer(heard)
-
-    assert asyncio.run(play(script, lambda _: [bytes(2 * CHUNK)])).name == "ORDERS"
 
 
 def test_a_first_chunk_that_meets_nobody_is_sent_again() -> None:
@@ -333,27 +320,6 @@ def test_the_reason_why_a_server_has_given_up_may_come_after_the_fact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_the_end", "code", "description", "kind"),
-    [
-        (False, 10047, "insufficient storage resources available", TargetConflict),
-        (True, 10062, "error adding stream: subjects overlap with an existing stream (10065)", TargetConflict),
-        (True, 10062, "restore failed: archive/tar: invalid tar header", ApiError),
-    ],
-)
-def test_an_error_in_place_of_an_acknowledgement_or_of_the_answer_is_what_it_says(
-    at_the_end: bool, code: int, description: str, kind: type[JsBackupError]
-) -> None:
-    async def script(restore: Restore) -> None:
-        await restore.accept()
-        await restore.take(len(ARCHIVE) if at_the_end else CHUNK)
-        await restore.refuse(await restore.chunk(), "stream_create_response", code, description)
-
-    error = failure_of(script, limits=PATIENT)
-    assert type(error) is kind
-    assert description in error.message
-
-
-@pytest.mark.parametrize(
     ("code", "kind"), [(10058, TargetConflict), (10130, TargetConflict), (10005, ApiError), (10023, TargetConflict)]
 )
 def test_a_refused_request_sends_nothing_and_says_why(code: int, kind: type[JsBackupError]) -> None:
@@ -362,36 +328,6 @@ def test_a_refused_request_sends_nothing_and_says_why(code: int, kind: type[JsBa
         await restore.peer.silence(0.1)
 
     assert type(failure_of(script, limits=PATIENT)) is kind
-
-
-@pytest.mark.parametrize("deliver", ["$JS.SNAPSHOT.RESTORE.OTHER.id", "", "$JS.API.STREAM.DELETE.ORDERS"])
-def test_chunks_are_sent_nowhere_but_to_the_restore(deliver: str) -> None:
-    async def script(restore: Restore) -> None:
-        await restore.accept(deliver)
-        await restore.peer.silence(0.1)
-
-    assert isinstance(failure_of(script, limits=PATIENT), (TransferError, FormatError))
-
-
-def test_the_answer_about_another_stream_is_refused() -> None:
-    async def script(restore: Restore) -> None:
-        await restore.accept()
-        await restore.take(len(ARCHIVE))
-        await restore.done(await restore.end(), "OTHER")
-
-    error = failure_of(script, limits=PATIENT)
-    assert isinstance(error, FormatError)
-    assert "OTHER" in error.message
-
-
-def test_a_chunk_that_is_acknowledged_twice_is_a_breach() -> None:
-    async def script(restore: Restore) -> None:
-        await restore.accept()
-        heard = await restore.chunk()
-        await restore.peer.answer(heard)
-        await restore.peer.answer(heard)
-
-    assert isinstance(failure_of(script, limits=PATIENT), TransferError)
 
 
 # ----------------------------------------------------------------------------------------------- archives that go wrong
