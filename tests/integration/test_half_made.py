@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 MARK = {"jsbackup.restoring": "20261121T014500Z-000001"}
 STREAM = {"name": "S", "subjects": ["s.>"], "storage": "file", "retention": "limits", "num_replicas": 1}
-COUNT = 400
+COUNT = 200
 
 
 def send(url: str, messages: int, data: bytes = b"new") -> None:

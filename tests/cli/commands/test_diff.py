@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from jsbackup.model import ConsumerState, SequencePair
-from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
-from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque, store_stream
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_stream
 from tests.harness.batches import some_messages
 
 Type = Callable[..., Typed]
@@ -67,23 +67,6 @@ def test_what_differs_is_told(typed: Type, repo: Path) -> None:
     assert lines[2].split() == ["ORDERS", "1", "3", "1", "1", "2"]
     assert lines[-1] == f"from {SECOND} to {FIRST}: 1 stream equal, 2 different"
     assert typed("diff", FIRST, SECOND, "--exclude", "O*", "-r", repo).code == 0
-
-
-def test_what_cannot_be_compared_is_told_and_the_rest_is_compared(typed: Type, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "repo")
-    repository = make_repository(store)
-    same = store_stream(repository.objects, "SAME", some_messages(9, 9))
-    a, b = (store_opaque(store, "OPAQUE", bytes([n]) * 3000) for n in (1, 2))
-    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, (same, a))
-    repository.commit(first)
-    repository.commit(
-        replace(first, id=SECOND, streams=(same, b), selection=Selection(("SAME", "O*"), ("OTHER",), consumers=False))
-    )
-    done = typed("diff", FIRST, SECOND, "-r", repository.store.location, "--json")
-    document = check("diff", done)
-    assert done.code == 13 and document["equal"] is False
-    assert [one["name"] for one in document["failed"]] == ["OPAQUE"]
-    assert document["streams"][0]["equal"] is True and "without them" in document["streams"][0]["notes"][0]
 
 
 def test_damage_is_14_and_the_rest_is_compared(typed: Type, repo: Path) -> None:
