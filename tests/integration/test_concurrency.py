@@ -23,11 +23,10 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
-from tests.harness.s3server import BUCKET, LOCKED_BUCKET, S3Server
-from tests.harness.servers import REPOSITORY, NatsServer
+from tests.harness.servers import NEWEST, REPOSITORY, NatsServer
 from tests.integration.large import MESSAGES, NAME, TOTAL_BYTES, backups_in, make_large
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Starter = Callable[..., NatsServer]
 
@@ -56,7 +55,7 @@ def content(repo: Path) -> set[str]:
 @pytest.fixture
 def forgotten(nats_server: Starter, tmp_path: Path) -> tuple[NatsServer, Path]:
     """A large stream, and a repository with all its segments and no backup."""
-    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
     make_large(server.url)
     made = jsbackup("backup", "-s", server.url, "-r", repo).ok().document["backup"]
     jsbackup("forget", made, "-r", repo).ok()
@@ -99,7 +98,7 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
     ready = threading.Event()
 
     def kill() -> None:
-        ready.wait(60)
+        ready.wait(120)
         running[0].send_signal(signal.SIGKILL)
 
     with Proxy(server.port) as proxy:
@@ -107,7 +106,7 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
         line = command_line("backup", "-s", proxy.url, "-r", repo)
         running.append(subprocess.Popen(line, env=environment(), cwd=REPOSITORY))
         ready.set()
-        assert running[0].wait(60) == -signal.SIGKILL
+        assert running[0].wait(120) == -signal.SIGKILL
     for path in (repo / "locks").iterdir():
         _as_of_another_machine(path)
     locked = jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0")
@@ -124,28 +123,9 @@ def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forg
     assert len(backups_in(repo)) == 1
 
 
-def test_an_interrupted_backup_gives_its_lease_up(forgotten: tuple[NatsServer, Path]) -> None:
-    server, repo = forgotten
-    running: list[subprocess.Popen[bytes]] = []
-    ready = threading.Event()
-
-    def stop() -> None:
-        ready.wait(60)
-        running[0].send_signal(signal.SIGINT)
-
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_CLIENT, TOTAL_BYTES // 2, stop)
-        line = command_line("backup", "-s", proxy.url, "-r", repo)
-        running.append(subprocess.Popen(line, env=environment(), cwd=REPOSITORY))
-        ready.set()
-        assert running[0].wait(60) == 130
-    assert list((repo / "locks").iterdir()) == []
-    assert prune_now(repo) > 0 and content(repo) == set()
-
-
 def test_everything_at_once_harms_nothing(nats_server: Starter, tmp_path: Path) -> None:
     """Two that back up, one that forgets and prunes without grace, and one that reads a held backup."""
-    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
     make_large(server.url, messages=MESSAGES // 8)
     make_large(server.url, f"{NAME}2", messages=MESSAGES // 8)
     held = jsbackup("backup", NAME, "-s", server.url, "-r", repo).ok().document["backup"]
@@ -169,26 +149,3 @@ def test_everything_at_once_harms_nothing(nats_server: Starter, tmp_path: Path) 
     jsbackup("prune", "-r", repo, "--grace", "0").ok()
     assert held in backups_in(repo)
     assert list((repo / "locks").iterdir()) == []
-
-
-@pytest.mark.by_turns
-@pytest.mark.s3
-@pytest.mark.parametrize("bucket", [BUCKET, LOCKED_BUCKET])
-def test_leases_and_prunes_work_in_s3(nats_server: Starter, s3_server: S3Server, bucket: str) -> None:
-    server = nats_server("2.15.1")
-    make_large(server.url, messages=MESSAGES // 8)
-    at = s3_server.environment | {"JSBACKUP_REPO": f"s3://{bucket}/concurrency"}
-    first = jsbackup("backup", "-s", server.url, **at).ok().document["backup"]
-    with ThreadPoolExecutor(2) as pool:
-        more = [pool.submit(jsbackup, "backup", "-s", server.url, **at) for _ in range(2)]
-        assert [one.result().ok().document["streams"][0]["stored_bytes_added"] for one in more] == [0, 0]
-    backups = [one["backup"] for one in jsbackup("list", **at).ok().document["backups"]]
-    jsbackup("forget", *backups[:2], **at).ok()
-    assert first in backups[:2]
-    assert jsbackup("prune", "--grace", "0", **at).ok().document["deleted_objects"] == 0
-    jsbackup("verify", "--level", "data", **at).ok()
-    jsbackup("forget", backups[2], **at).ok()
-    assert jsbackup("prune", **at).ok().document["marked_objects"] > 0
-    assert jsbackup("prune", "--grace", "0", **at).ok().document["deleted_objects"] > 0
-    left = s3_server.keys("concurrency/", bucket)
-    assert not [key for key in left if key.split("/")[1] in ("segments", "locks", "pruning", "probe")]

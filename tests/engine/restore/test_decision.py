@@ -42,6 +42,7 @@ from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_map import SubjectMaps
 from tests.harness.backups import CREATED, FIRST, INCARNATION, SEGMENT_BYTES, make_repository
 from tests.harness.batches import Message, batch_of
+from tests.harness.servers import EXPLORE
 from tests.planning.test_plan import existing
 
 SECOND = 1_000_000_000
@@ -189,9 +190,12 @@ def findings(plan: RestorePlan) -> tuple[tuple[Finding, ...], ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.by_turns
 @settings(
-    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=200 if EXPLORE else 40,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(st.data())
 def test_a_preview_says_what_the_restore_decides(data: st.DataObject) -> None:

@@ -208,13 +208,6 @@ def test_a_stream_that_has_discarded_more_since_it_was_read_explains_what_was_mi
     assert (comparison.count, comparison.discarded.limits) == (0, ("max_bytes 2000",))
 
 
-def test_only_the_first_of_many_missing_messages_are_kept() -> None:
-    config = {"max_msgs": 1_000}
-    restored = messages(1, 400)
-    comparison = compared(config, restored, used(config, restored, messages(401, 5), *range(1, 301)))
-    assert (comparison.missing_count, comparison.missing) == (300, list(range(1, 101)))
-
-
 @pytest.mark.parametrize(
     ("config", "discards"),
     [

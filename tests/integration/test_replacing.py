@@ -1,4 +1,4 @@
-"""A part of a backup does not replace a living stream that has more, unless that is meant (point 6)."""
+"""A part of a backup does not replace a living stream that has more, unless that is meant."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.times import format_time
-from tests.harness.api import connected
+from tests.harness.filling import publish
 from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.trials.accounts import Type, ask, count, delete, fill, names, typing
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
 KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
@@ -32,9 +32,9 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return typing(capsys, monkeypatch)
 
 
-@pytest.fixture(scope="module", params=[NEWEST, "2.10.26"])
-def started(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    with NatsServer(request.param, name="C1") as server:
+@pytest.fixture(scope="module")
+def started() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST, name="C1") as server:
         yield server
 
 
@@ -46,12 +46,8 @@ def server(started: NatsServer) -> Iterator[str]:
 
 
 def put(where: str, bucket: str = "config", **keys: bytes) -> None:
-    async def work() -> None:
-        async with connected(where) as nc:
-            for key, value in keys.items():
-                await nc.request(f"$KV.{bucket}.{key}", value, timeout=20)
-
-    asyncio.run(work())
+    for key, value in keys.items():
+        asyncio.run(publish(where, f"$KV.{bucket}.{key}", [value]))
 
 
 def read(where: str, stream: str) -> None:
@@ -98,10 +94,8 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert said in refused(document)
     gone = document["actions"][0]["destroys"]["left_out"]
     assert gone == {"messages": 4, "exact": True, "subjects": 4, "by": "--subject"}
-    assert said in typed("plan", "latest", "KV_config", *EU, *REPLACE, *where).out
-    for quiet in ((), ("-q",)):
-        done = typed("restore", "latest", "KV_config", *EU, *REPLACE, *where, *quiet)
-        assert done.code == 15 and said in done.err
+    done = typed("restore", "latest", "KV_config", *EU, *REPLACE, *where, "-q")
+    assert done.code == 15 and said in done.err
     assert keys(server) == before
     clone = ("clone", "KV_config", *EU, *REPLACE, "-s", server, "--to-server", server)
     renamed = ("--rename", "KV_config=KV_other")
@@ -109,8 +103,6 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert keys(server, "KV_other") == {"$KV.other.prices.eu": 1}
     assert typed(*clone, *renamed, "-q").code == 0  # and again: it has nothing but that
 
-    meant = planned(typed, "KV_config", *EU, *REPLACE, CONSENT, *where, code=0)
-    assert meant["actions"][0]["destroys"]["left_out"]["messages"] == 4
     done = typed("restore", "latest", "KV_config", *EU, *REPLACE, CONSENT, *where, "--json")
     assert done.code == 0
     assert "left out by --subject: 4 of 5 messages" in "; ".join(done.document["streams"][0]["notes"])
@@ -127,78 +119,20 @@ def test_messages_that_the_backup_lacks_are_only_replaced_with_consent(
     read(server, "S")
     said = "lacks 2 of 5 messages at the target, which would be deleted"
     assert said in refused(planned(typed, "S", *REPLACE, *where))
-    for quiet in ((), ("-q",)):
-        done = typed("restore", "latest", "S", *REPLACE, *where, *quiet)
-        assert done.code == 15 and said in done.err
+    done = typed("restore", "latest", "S", *REPLACE, *where)
+    assert done.code == 15 and said in done.err
     assert count(server, "S") == 5
     lost = said.replace("would be", "are")
     done = typed("restore", "latest", "S", *REPLACE, CONSENT, *where, "--json")
     assert (done.code, done.document["streams"][0]["notes"]) == (0, [READERS, lost])
     done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
     assert (done.code, done.document["streams"][0]["notes"]) == (0, [])  # as it was in the backup
-    fill(server, "S", 2)
-    told = typed("restore", "latest", "S", *REPLACE, CONSENT, *where).out
-    assert f"note: S: {lost}" in told and READERS not in told
-
-
-def test_the_number_of_messages_that_a_backup_of_an_earlier_life_lacks_is_exact(
-    server: str, typed: Type, tmp_path: Path
-) -> None:
-    """What has the same sequences may be other messages: the stream is compared."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 10)
-    assert typed("backup", *where, "-q").code == 0
-    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
-    ask(server, "STREAM.PURGE.S", {"seq": 6})
-    fill(server, "S", 2)
-    assert typed("backup", *where, "-q").code == 0
-    purged = typed("list", *where[2:], "--json").document["backups"][-1]["backup"]  # 6 to 12
-    assert typed("restore", first, "S", *REPLACE, CONSENT, *where, "-q").code == 0
-    fill(server, "S", 3)  # 1 to 13, of which 11 and 12 are others than in the backup
-    done = typed("restore", purged, "S", *REPLACE, *where)
-    assert done.code == 15 and "lacks 8 of 13 messages at the target" in done.err, done
-    back = typed("backup", *where, "--json")
-    assert (back.code, back.document["result"]) == (0, "complete"), back
-    done = typed("restore", "latest", "S", *REPLACE, *where)
-    assert done.code == 0 and count(server, "S") == 13, done
-
-
-def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
-    clone = ("clone", "KV_config", "--rename", "KV_config=KV_T", *REPLACE, "-s", server, "--to-server", server)
-    ask(server, "STREAM.CREATE.KV_config", BUCKET)
-    put(server, **KEYS)
-    fill(server, "KV_T", 1)
-    done = typed(*clone)
-    assert done.code == 15 and "lacks 1 of 1 message at the target" in done.err, done
-    done = typed(*clone, CONSENT, "--json")
-    note, lost = done.document["streams"][0]["notes"]
-    assert done.code == 0 and note.startswith("replaces a stream that was made at "), done
-    assert lost == "lacks 1 of 1 message at the target, which are deleted"
-    assert typed(*clone, "--json").document["streams"][0]["notes"] == []
-    read(server, "KV_T")
-    assert f"note: KV_T: {READERS}" in typed(*clone).out
-
-
-def test_a_clone_of_a_part_does_not_replace_more_under_other_names(server: str, typed: Type) -> None:
-    ask(server, "STREAM.CREATE.KV_config", BUCKET)
-    put(server, **KEYS)
-    clone = ("clone", "KV_config", "--rename", "KV_config=KV_other", *REPLACE, "-s", server, "--to-server", server)
-    assert typed(*clone, "-q").code == 0
-    for more in ((), ("--dry-run",)):
-        done = typed(*clone, *EU, *more, "--json")
-        assert done.code == 15 and "3 of 4 messages at the target (3 of 4 subjects)" in done.out, done
-    assert len(keys(server, "KV_other")) == 4
-    assert typed(*clone, "--subject", "$KV.config.*.*", "-q").code == 0
-    assert typed(*clone, *EU, "--replace-with-part", "-q").code == 0
-    assert len(keys(server, "KV_other")) == 1
 
 
 def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 10)
-    time.sleep(0.01)
     middle = format_time(time.time_ns())
-    time.sleep(0.01)
     fill(server, "S", 10)
     assert typed("backup", *where, "-q").code == 0
     ask(server, "STREAM.MSG.DELETE.S", {"seq": 20})
@@ -215,18 +149,11 @@ def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type
         assert said in refused(planned(typed, "S", *cut, *REPLACE, *where))
         assert typed("restore", "latest", "S", *cut, *REPLACE, *where, "-q").code == 15
     assert count(server, "S") == 24
-    # A cut that cuts nothing is the whole backup.
-    assert typed("restore", "latest", "S", "--until", "20", *REPLACE, CONSENT, *where, "-q").code == 0
-    assert count(server, "S") == 20
     done = typed("restore", "latest", "S", "--until", "10", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 0 and count(server, "S") == 10
 
 
-def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
-    started: NatsServer, server: str, typed: Type, tmp_path: Path
-) -> None:
-    if started.version != NEWEST:
-        pytest.skip("of the repository, not of the server")
+def test_what_is_left_of_a_damaged_backup_does_not_replace_more(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 10)
     assert typed("backup", *where, "-q").code == 0
@@ -241,27 +168,6 @@ def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
     assert count(server, "S") == 20
     done = typed("restore", "latest", "S", "--partial", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 3 and count(server, "S") == 20 - lost.messages
-
-
-def test_the_rest_of_a_damaged_backup_does_not_replace_what_only_the_stream_has(
-    server: str, typed: Type, tmp_path: Path
-) -> None:
-    """The stream has lost its end since, so that the rest has as many messages: others."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    assert typed("init", "-r", tmp_path / "repo", "--segment-size", "4KiB", "-q").code == 0
-    fill(server, "S", 400)
-    assert typed("backup", *where, "-q").code == 0
-    segment = min((tmp_path / "repo" / "segments").glob("S-*/*.parquet"), key=lambda path: int(path.name.split("-")[0]))
-    segment.unlink()
-    lost = int(segment.name.split("-")[1])
-    for sequence in range(401 - lost, 401):
-        ask(server, "STREAM.MSG.DELETE.S", {"seq": sequence})
-    done = typed("restore", "latest", "S", *REPLACE, *where)
-    assert done.code == 14, done
-    done = typed("restore", "latest", "S", *REPLACE, "--partial", *where)
-    assert done.code == 15 and f"the rest lacks {lost} of {400 - lost} messages at the target" in done.err, done
-    assert "jsbackup repair" in done.err and count(server, "S") == 400 - lost
-    assert typed("restore", "latest", "S", *REPLACE, "--partial", CONSENT, *where).code == 3
 
 
 def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, typed: Type) -> None:
@@ -286,7 +192,7 @@ def test_a_clone_numbered_anew_is_replaced_by_the_same_again(server: str, typed:
     fill(server, "S", 9)
     ask(server, "STREAM.MSG.DELETE.S", {"seq": 4})
     clone = ("clone", "S", "--rename", "S=T", "--map-subject", "S.*=>T.$1", "--renumber", *REPLACE)
-    for _ in range(3):
+    for _ in range(2):
         assert typed(*clone, "-q", "-s", server, "--to-server", server).code == 0
     fill(server, "T", 1)
     assert typed(*clone, "-q", "-s", server, "--to-server", server).code == 15
@@ -306,22 +212,6 @@ def test_a_stream_does_not_replace_a_later_one_of_the_name_that_it_copied_from(s
     assert done.code == 15 and "lacks 4 of 4 messages at the target" in done.err, done
 
 
-def test_copies_of_another_life_of_a_stream_do_not_replace_it(server: str, typed: Type, tmp_path: Path) -> None:
-    """A restored stream has its old times, so that its messages are not later than the copies of others."""
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 5)
-    assert typed("backup", *where, "-q").code == 0
-    delete(server, "S")
-    fill(server, "S", 6, payload=b"other")
-    copying(server, "AGG", 6)
-    delete(server, "S")
-    assert typed("restore", "latest", "S", *where, "-q").code == 0
-    clone = ("clone", "AGG", "--rename", "AGG=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
-    done = typed(*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)
-    assert done.code == 15 and "lacks 5 of 5 messages at the target" in done.err, done
-    assert count(server, "S") == 5
-
-
 def test_a_backup_of_copies_does_not_replace_those_of_other_messages(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 50)
@@ -338,21 +228,3 @@ def test_a_backup_of_copies_does_not_replace_those_of_other_messages(server: str
     ask(server, "STREAM.PURGE.S", {})
     done = typed("restore", "latest", "AGG", *REPLACE, *where, "-q")
     assert done.code == 15 and "lacks 50 of 50 messages at the target" in done.err, done
-
-
-def test_an_emptied_stream_that_goes_back_begins_another_life(server: str, typed: Type, tmp_path: Path) -> None:
-    where = ("-s", server, "-r", tmp_path / "repo")
-    fill(server, "S", 6)
-    assert typed("backup", *where, "-q").code == 0
-    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
-    fill(server, "S", 47)
-    assert typed("backup", *where, "-q").code == 0
-    ask(server, "STREAM.PURGE.S", {})
-    assert typed("backup", *where, "-q").code in (0, 3)
-    assert typed("restore", first, "S", *REPLACE, *where, "-q").code == 0
-    assert typed("backup", *where, "-q").code == 0
-    fill(server, "S", 60)
-    assert typed("backup", *where, "-q").code == 0
-    sql = "SELECT count(*) FROM (SELECT DISTINCT sequence, timestamp_ns FROM S)"
-    every = typed("query", "--all-backups", sql, *where[2:], "--json").document["rows"]
-    assert every == [[6 + 47 + 60]]

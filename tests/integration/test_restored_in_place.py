@@ -5,50 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
-from tests.harness.api import call, connected
+from tests.harness.api import JSON
 from tests.harness.commands import PATIENT, jsbackup
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.filling import fill, publish
+from tests.harness.servers import ENDS, NEWEST, NatsServer
 from tests.integration.test_follow import following, wait_for
+from tests.trials.accounts import ask
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
-VERSIONS = [NEWEST, "2.12.8", "2.10.26"]
 REPLACE = ("--if-exists", "replace", "--replace-with-part")
-STREAM = {"name": "S", "subjects": ["orders.>"], "storage": "file", "retention": "limits", "num_replicas": 1}
-
-
-def ask(url: str, *requests: tuple[str, dict[str, Any]]) -> None:
-    async def run() -> None:
-        async with connected(url) as nc:
-            for subject, body in requests:
-                await call(nc, subject, body)
-
-    asyncio.run(run())
-
-
-def publish(url: str, *messages: tuple[str, bytes]) -> None:
-    async def run() -> None:
-        async with connected(url) as nc:
-            for subject, data in messages:
-                await nc.request(subject, data, timeout=30)
-
-    asyncio.run(run())
-
-
-def delete(url: str, sequence: int) -> None:
-    ask(url, ("STREAM.MSG.DELETE.S", {"seq": sequence}))
+STREAM: JSON = {"subjects": ["orders.>"], "storage": "file", "retention": "limits", "num_replicas": 1}
 
 
 def back_up(url: str, repo: Path) -> str:
     return str(jsbackup("backup", "-s", url, "-r", repo, *PATIENT).ok().document["backup"])
+
+
+def send(url: str, subject: str, count: int = 1, text: str = "{}") -> None:
+    asyncio.run(publish(url, subject, [text.format(number) for number in range(count)]))
+
+
+def fifty_more(url: str) -> None:
+    send(url, "orders.more", 50)
+
+
+def hundred(url: str) -> None:
+    asyncio.run(fill(url, "S", 100, subject="orders.eu.{}", **STREAM))
+
+
+def delete(url: str, sequence: int) -> None:
+    ask(url, "STREAM.MSG.DELETE.S", {"seq": sequence})
 
 
 def check_equal(url: str, repo: Path, backup: str = "latest") -> None:
@@ -56,12 +49,7 @@ def check_equal(url: str, repo: Path, backup: str = "latest") -> None:
     assert jsbackup("diff", backup, "live", "-s", url, "-r", repo, *PATIENT).ok().document["equal"]
 
 
-def hundred(url: str) -> None:
-    ask(url, ("STREAM.CREATE.S", STREAM))
-    publish(url, *((f"orders.eu.{number % 7}", b"%03d" % number) for number in range(100)))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ENDS)
 def test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not(version: str, tmp_path: Path) -> None:
     with NatsServer(version) as server:
         hundred(server.url)
@@ -74,57 +62,30 @@ def test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not(ve
         check_equal(server.url, tmp_path)
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_bucket_restored_in_place_is_backed_up_as_it_is(version: str, tmp_path: Path) -> None:
-    bucket = STREAM | {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
-    with NatsServer(version) as server:
-        ask(server.url, ("STREAM.CREATE.KV_b", bucket))
-        publish(server.url, *((f"$KV.b.k{number}", b"1") for number in range(10)))
-        first = back_up(server.url, tmp_path)
-        publish(server.url, ("$KV.b.k5", b"2"), ("$KV.b.k7", b"2"))
-        back_up(server.url, tmp_path)
-        restore = ("restore", first, "KV_b", *REPLACE, "-s", server.url, "-r", tmp_path)
-        jsbackup(*restore, *PATIENT).ok()
-        publish(server.url, ("$KV.b.k8", b"3"), ("$KV.b.k7", b"3"))
-        check_equal(server.url, tmp_path, back_up(server.url, tmp_path))
-        back_up(server.url, tmp_path)
-        check_equal(server.url, tmp_path)
-
-
-def fifty_more(url: str) -> None:
-    publish(url, *(("orders.more", b"%d" % number) for number in range(50)))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("way", ["replaced", "cut", "deleted before", "grown since", "put back", "emptied"])
-def test_the_backup_after_an_earlier_state_was_restored_is_complete(way: str, version: str, tmp_path: Path) -> None:
-    with NatsServer(version) as server:
+@pytest.mark.parametrize("way", ["replaced", "cut", "deleted before", "grown since", "emptied"])
+def test_the_backup_after_an_earlier_state_was_restored_is_complete(way: str, tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
         at = ("-s", server.url, "-r", tmp_path, *PATIENT)
-        ask(server.url, ("STREAM.CREATE.S", STREAM))
+        asyncio.run(fill(server.url, "S", 0, **STREAM))
         nothing = back_up(server.url, tmp_path)
-        publish(server.url, *((f"orders.eu.{number % 7}", b"%03d" % number) for number in range(100)))
+        send(server.url, "orders.eu.{}", 100)
         first = back_up(server.url, tmp_path)
-        ask(server.url, ("STREAM.PURGE.S", {"seq": 51}))
+        ask(server.url, "STREAM.PURGE.S", {"seq": 51})
         fifty_more(server.url)
         second = back_up(server.url, tmp_path)
-        if way == "put back":
-            jsbackup("put-back", first, "S", "--sequence", "7", *at).ok()
-        elif way == "emptied":
+        if way == "emptied":
             jsbackup("restore", nothing, "S", *REPLACE, *at).ok()
         elif way == "deleted before":
-            ask(server.url, ("STREAM.DELETE.S", {}))
+            ask(server.url, "STREAM.DELETE.S")
             jsbackup("restore", first, *at).ok()
         else:
             more = ("--until", "120") if way == "cut" else ()
             jsbackup("restore", second if way == "cut" else first, "S", *REPLACE, *more, *at).ok()
         if way == "grown since":
-            publish(server.url, *(("orders.other", b"%d" % number) for number in range(60)))
+            send(server.url, "orders.other", 60)
         made = jsbackup("backup", *at).ok().document
         assert made["result"] == "complete"
         check_equal(server.url, tmp_path)
-        latest = jsbackup("show", "latest", "-r", tmp_path).ok().document
-        assert latest["backup"] == made["backup"]
         fifty_more(server.url)
         back_up(server.url, tmp_path)
         check_equal(server.url, tmp_path)
@@ -147,45 +108,39 @@ def test_what_no_restore_took_back_is_lost(tmp_path: Path) -> None:
 
 
 def test_sequences_that_are_given_again_begin_another_life_of_the_stream(tmp_path: Path) -> None:
+    def life() -> str:
+        back_up(server.url, tmp_path)
+        repository = Repository.open(LocalStore(tmp_path))
+        return repository.manifest(repository.backups()[-1]).streams[0].life
+
     with NatsServer(NEWEST) as server:
         at = ("-s", server.url, "-r", tmp_path, *PATIENT)
         hundred(server.url)
         first = back_up(server.url, tmp_path)
         fifty_more(server.url)
-        latest = back_up(server.url, tmp_path)
-
-        def life() -> str:
-            repository = Repository.open(LocalStore(tmp_path))
-            return repository.manifest(repository.backups()[-1]).streams[0].life
-
         assert life() == ""
-        jsbackup("restore", latest, "S", "--if-exists", "replace", *at).ok()
+        jsbackup("restore", "latest", "S", *REPLACE, *at).ok()
         fifty_more(server.url)
-        back_up(server.url, tmp_path)
         assert life() == ""  # all that it had is still there
         jsbackup("restore", first, "S", *REPLACE, *at).ok()
-        back_up(server.url, tmp_path)
         second = life()
-        assert second
         fifty_more(server.url)
-        back_up(server.url, tmp_path)
-        assert life() == second
+        assert life() == second != ""
 
 
 def test_two_servers_of_one_cluster_name_do_not_lend_each_other_messages(tmp_path: Path) -> None:
     with NatsServer("2.12.8") as production, NatsServer("2.12.8") as staging:
-        ask(production.url, ("STREAM.CREATE.S", STREAM))
-        names = (json.dumps({"name": f"person {number}"}).encode() for number in range(300))
-        publish(production.url, *((f"orders.eu.{number}", name) for number, name in enumerate(names)))
+        asyncio.run(fill(production.url, "S", 0, **STREAM))
+        send(production.url, "orders.eu.{}", 300, '{{"name": "person {}"}}')
         clone = ("clone", "S", "--mask", "orders.>:$.name=redact")
         jsbackup(*clone, "-s", production.url, "--to-server", staging.url, *PATIENT).ok()
         back_up(staging.url, tmp_path)
-        publish(production.url, ("orders.eu.1", b'{"name": "person 300"}'))
+        send(production.url, "orders.eu.1", 1, '{{"name": "person"}}')
         back_up(production.url, tmp_path)
         check_equal(production.url, tmp_path)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ENDS)
 def test_a_disk_that_was_put_back_is_noticed(version: str, tmp_path: Path) -> None:
     repo, copy = tmp_path / "repo", tmp_path / "copy"
     with NatsServer(version, directory=tmp_path / "server", config="") as server:
@@ -204,8 +159,7 @@ def test_a_disk_that_was_put_back_is_noticed(version: str, tmp_path: Path) -> No
         check_equal(server.url, repo)
 
 
-@pytest.mark.parametrize("pause_seconds", [0.0, 2.0])
-def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float, tmp_path: Path) -> None:
+def test_follow_notices_that_a_stream_was_restored_in_place(tmp_path: Path) -> None:
     with NatsServer(NEWEST) as server:
         hundred(server.url)
         first = back_up(server.url, tmp_path)
@@ -214,24 +168,21 @@ def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float
             wait_for(tmp_path, lambda manifest: manifest.streams[0].captured.messages == 99, process)
             restore = ("restore", first, "S", *REPLACE, "-s", server.url, "-r", tmp_path)
             jsbackup(*restore, *PATIENT).ok()
-            time.sleep(pause_seconds)
             delete(server.url, 60)
             assert process.end()[0] == 0
         check_equal(server.url, tmp_path)
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "option",
     [("--map-subject", "orders.eu.>=>orders.us.>"), ("--mask", "orders.>:$.name=redact")],
     ids=["mapped", "masked"],
 )
-def test_what_a_restore_altered_is_read_again(option: tuple[str, str], version: str, tmp_path: Path) -> None:
+def test_what_a_restore_altered_is_read_again(option: tuple[str, str], tmp_path: Path) -> None:
     """It has the same sequences, times and sizes as what was stored before, and is not the same."""
-    with NatsServer(version) as server:
-        ask(server.url, ("STREAM.CREATE.S", STREAM))
-        publish(server.url, *((f"orders.eu.{number % 7}", b'{"name": "bob"}') for number in range(100)))
+    with NatsServer(NEWEST) as server:
+        asyncio.run(fill(server.url, "S", 0, **STREAM))
+        send(server.url, "orders.eu.{}", 100, '{{"name": "bob"}}')
         back_up(server.url, tmp_path)
         restore = ("restore", "latest", "S", *REPLACE, "-s", server.url, "-r", tmp_path, *option)
         jsbackup(*restore, *PATIENT).ok()

@@ -20,7 +20,7 @@ from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.run import RestoredStream, RestoreRun, RestoreSettings
 from jsbackup.engine.restore.send_archive import TransmitLimits
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.errors import ApiError, IntegrityError, JsBackupError, SnapshotBusy, TargetConflict, TransferError
+from jsbackup.errors import IntegrityError, JsBackupError, TargetConflict, TransferError
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted import is_marked
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, SendAs, Target
@@ -203,35 +203,6 @@ def test_a_snapshot_that_cannot_be_decoded_leaves_reading_message_by_message() -
 
     (result,), failures = cloned(script, count=20)
     assert (result.verified, result.incomplete, result.messages, failures) == (True, False, 20, [])
-
-
-def test_a_source_that_is_gone_is_an_error_at_once() -> None:
-    async def script(clone: Clone) -> None:
-        clone.source.gone = True
-        await clone.source.peer.silence(0.05)
-        await clone.target.peer.silence(0.05)
-
-    error = failure_of(script)
-    assert isinstance(error, ApiError) and error.err_code == 10059
-
-
-def test_a_busy_source_is_waited_for() -> None:
-    async def script(clone: Clone) -> None:
-        for _ in range(5):
-            await (await clone.source.expect_snapshot()).refuse("snapshot failed: snapshot in progress", 10064)
-        await carry_out(clone, archive_v1(messages()))
-
-    (result,), _ = cloned(script, version="2.12.8")
-    assert result.verified
-
-
-def test_a_source_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_stream, "_BUSY_SECONDS", -1.0)
-
-    async def script(clone: Clone) -> None:
-        await (await clone.source.expect_snapshot()).refuse("snapshot failed: snapshot in progress", 10064)
-
-    assert type(failure_of(script)) is SnapshotBusy
 
 
 def test_a_source_that_gives_less_than_it_holds_leaves_nothing_at_the_target() -> None:

@@ -6,34 +6,25 @@ import asyncio
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jsbackup.engine.restore.remove_unfinished import at_work
-from jsbackup.engine.restore.restore import run_restore
-from jsbackup.engine.restore.run import RestoreRun
-from jsbackup.engine.restore.stream_restore import StreamRestore
-from jsbackup.errors import TargetConflict
 from jsbackup.planning.interrupted import staged_config
-from jsbackup.planning.model import IfExists, RestoreOptions
-from jsbackup.repository.repository import Repository
-from jsbackup.stores.local import LocalStore
 from tests.engine.restores import connection_to
 from tests.harness.api import call, connected
 from tests.harness.commands import command_line, environment, jsbackup
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer
-from tests.trials.accounts import count, delete, fill, names
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import count, fill, names
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 REPLACE = ("--if-exists", "replace", "--replace-with-part")
-NAMES = ["A", "B", "C", "D"]
+NAMES = ["A", "B"]
 
 
-@pytest.mark.parametrize("version", [NEWEST, VERSIONS[0]])
-def test_the_copy_of_a_command_at_work_stays_until_that_has_ended(version: str, tmp_path: Path) -> None:
-    with NatsServer(version) as server:
+def test_the_copy_of_a_command_at_work_stays_until_that_has_ended(tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
         fill(server.url, "S", 3)
         jsbackup("backup", "-r", tmp_path, "-s", server.url).ok()
         replace = ("restore", "latest", "-r", tmp_path, "-s", server.url, "--if-exists", "replace")
@@ -55,30 +46,6 @@ def test_the_copy_of_a_command_at_work_stays_until_that_has_ended(version: str, 
         assert names(server.url) == ["S"] and count(server.url, "S") == 3
 
 
-def test_a_stream_stays_if_its_copy_was_removed(
-    nats_server: Callable[..., NatsServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = nats_server(NEWEST)
-    fill(server.url, "S", 3)
-    jsbackup("backup", "-r", tmp_path, "-s", server.url).ok()
-    stage = StreamRestore._stage
-
-    async def stage_and_lose(run: StreamRestore, *arguments: Any) -> Any:
-        staged, sent = await stage(run, *arguments)
-        await asyncio.to_thread(delete, server.url, staged)
-        return staged, sent
-
-    monkeypatch.setattr(StreamRestore, "_stage", stage_and_lose)
-    repository = Repository.open(LocalStore(tmp_path))
-    manifest = repository.manifest(repository.backups()[0])
-    options = RestoreOptions(if_exists=IfExists.REPLACE)
-    report = asyncio.run(run_restore(RestoreRun(connection_to(server.url), options), repository, manifest))
-    (failure,) = report.failures
-    assert isinstance(failure.error, TargetConflict) and "was removed meanwhile" in failure.error.message
-    assert names(server.url) == ["S"] and count(server.url, "S") == 3
-
-
-@pytest.mark.by_turns
 def test_a_clone_and_restores_at_once_lose_nothing(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     source, target = nats_server(NEWEST), nats_server(NEWEST)
     for name in NAMES:
@@ -87,12 +54,12 @@ def test_a_clone_and_restores_at_once_lose_nothing(nats_server: Callable[..., Na
     jsbackup("backup", "-r", tmp_path, "-s", source.url).ok()
     clone = command_line("clone", "*", "-s", source.url, "--to-server", target.url, *REPLACE)
     restore = command_line("restore", "latest", "-r", tmp_path, "-s", target.url, *REPLACE)
-    for lines in ([clone, restore], [restore, clone], [restore, restore], [clone, clone]) * 2:
+    for lines in [clone, restore], [restore, restore], [clone, clone]:
         running = [
             subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             for line in lines
         ]
-        said = [process.communicate(timeout=120)[1] for process in running]
+        said = [process.communicate(timeout=300)[1] for process in running]
         assert {process.returncode for process in running} <= {0, 3, 16}, said
         there = names(target.url)
         for name in NAMES:
