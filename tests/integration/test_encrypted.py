@@ -224,18 +224,6 @@ def test_a_store_that_shows_another_repository_gets_nothing(vault: Vault, tmp_pa
     assert not list(plain.glob("segments/*"))
 
 
-def test_a_lost_writer_key_is_replaced_and_the_old_one_signs_no_more(vault: Vault, tmp_path: Path) -> None:
-    repo, new = vault.copy(tmp_path / "repo"), tmp_path / "new.key"
-    jsbackup("key", "replace-writer", "-r", repo, "--identity", vault.identity, "--new-writer-key", new).ok()
-    line: list[str | Path] = ["backup", "-s", vault.url, "-r", repo, "--writer-key"]
-    refused = jsbackup(*line, vault.writer)
-    assert refused.code == 12 and "replaced" in refused.document["error"]["message"]
-    (stream,) = jsbackup(*line, new).ok().document["streams"]
-    assert stream["stored_bytes_added"] == 0, "names of objects stay the same"
-    checked = jsbackup("verify", "-r", repo, "--writer-key", new).ok().document
-    assert [one["ok"] for one in checked["backups"]] == [True] * 3
-
-
 def test_secrets_come_by_environment_and_command_and_are_never_printed(vault: Vault) -> None:
     assert ME.text is not None
     seeds = vault.writer.read_text().split(":")[3:5]

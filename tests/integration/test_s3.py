@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.engine.identities import Authority
 from tests.harness.api import Wire, call, connected
 from tests.harness.awkward import fill
 from tests.harness.commands import jsbackup
 from tests.harness.oracle import ObservedStream, observe
 from tests.harness.s3peer import Answer, Fault, S3Peer, Trouble
-from tests.harness.s3server import BUCKET, LOCKED_BUCKET, SECRET_KEY, S3Server
-from tests.harness.servers import NEWEST, NatsServer, Port
+from tests.harness.s3server import BUCKET, LOCKED_BUCKET, S3Server
+from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.s3]
 
@@ -131,36 +130,6 @@ def test_a_store_with_bad_moments_loses_nothing(
     assert s3_server.keys(f"{below}/locks/") == []
     copied = jsbackup("verify", "--level", "data", "-r", tmp_path / "copy").ok().document
     assert [one["backup"] for one in copied["backups"]] == [first["backup"], second["backup"]]
-
-
-def test_every_failure_is_one_sentence_and_exit_code_21(s3_server: S3Server, location: str, tmp_path: Path) -> None:
-    port = Port()
-    at = s3_server.environment | {"JSBACKUP_REPO": location}
-    authority = Authority(tmp_path)
-    signed = authority.sign("s3")
-    (tmp_path / "both.pem").write_bytes(signed.cert.read_bytes() + signed.key.read_bytes())
-    other = Authority(tmp_path, "other")
-    with S3Peer(s3_server.port) as peer, S3Peer(s3_server.port, certificate=tmp_path / "both.pem") as secure:
-        peer.always(Answer(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-west-1"}))
-        cases: list[tuple[str, list[str], dict[str, str]]] = [
-            ("there is no such bucket", ["-r", "s3://missing-bucket/repo"], {}),
-            ("the access key is not known to the store", [], {"AWS_ACCESS_KEY_ID": "nobody"}),
-            ("the secret key is not the one of the access key", [], {"AWS_SECRET_ACCESS_KEY": "hunter2"}),
-            ("there are no credentials", [], {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
-            (f"cannot reach http://127.0.0.1:{port.number}", ["--s3-endpoint", f"http://127.0.0.1:{port.number}"], {}),
-            ("the bucket is in the region eu-west-1", [], {"JSBACKUP_S3_ENDPOINT": peer.url}),
-            ("is not signed by a known authority", ["--s3-endpoint", secure.url], {}),
-            ("is not signed by a known authority", ["--s3-endpoint", secure.url, "--s3-ca", str(other.cert)], {}),
-        ]
-        for number, (says, options, variables) in enumerate(cases):
-            done = jsbackup("list" if number % 2 else "init", *options, **(at | variables))
-            error = done.document["error"]
-            assert (done.code, error["code"]) == (21, 21), done
-            assert says in error["message"] and "\n" not in error["message"] and error["hint"].endswith(".")
-            assert SECRET_KEY not in done.out + done.err and "hunter2" not in done.out + done.err
-        made = jsbackup("init", "--s3-endpoint", secure.url, "--s3-ca", authority.cert, **at).ok()
-        assert made.document["store"]["conditional_writes"] is True
-    port.release()
 
 
 def test_init_says_what_the_store_can_do(s3_server: S3Server) -> None:

@@ -33,12 +33,6 @@ def visible_files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_an_object_is_a_plain_file_at_its_key(store: LocalStore, root: Path) -> None:
-    store.put("segments/orders-1a2b/x.parquet", b"data")
-    assert visible_files(root) == ["segments/orders-1a2b/x.parquet"]
-    assert (root / "segments/orders-1a2b/x.parquet").read_bytes() == b"data"
-
-
 def test_only_the_owner_can_read(store: LocalStore, root: Path) -> None:
     old = os.umask(0)
     try:
@@ -48,23 +42,6 @@ def test_only_the_owner_can_read(store: LocalStore, root: Path) -> None:
     modes = {str(path.relative_to(root)): path.stat().st_mode & 0o777 for path in root.rglob("*")}
     assert modes == {"a": 0o700, "a/b": 0o700, "a/b/c": 0o600, ".incoming": 0o700}
     assert root.stat().st_mode & 0o777 == 0o700
-
-
-def test_nothing_is_made_before_the_first_put(store: LocalStore, root: Path) -> None:
-    assert list(store.list()) == []
-    with pytest.raises(ObjectNotFound):
-        store.get("a")
-    store.delete("a")
-    assert not root.exists()
-
-
-def test_the_parent_of_the_root_is_not_made(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "unmounted" / "store")
-    said = f"cannot make store in {tmp_path}/unmounted: the folder is not there"
-    with pytest.raises(StoreError, match=said) as caught:
-        store.put("a", b"")
-    assert caught.value.hint is not None
-    assert not (tmp_path / "unmounted").exists()
 
 
 def test_a_root_that_is_no_folder_is_said_to_be_none(tmp_path: Path) -> None:
@@ -135,56 +112,6 @@ def test_foreign_names_are_no_objects(store: LocalStore, root: Path) -> None:
     (root / "lost and found").mkdir()
     (root / "lost and found/b").write_bytes(b"")
     assert [info.key for info in store.list()] == ["a/b"]
-
-
-def test_folders_too_deep_for_a_key_are_not_walked(store: LocalStore, root: Path) -> None:
-    store.put("a", b"")
-    deep = root
-    for _ in range(4):
-        deep = deep / ("d" * 250)
-        deep.mkdir()
-        (deep / "file").write_bytes(b"")
-    assert [info.key for info in store.list()] == ["a", f"{'d' * 250}/{'d' * 250}/file", f"{'d' * 250}/file"]
-
-
-def test_an_emptied_or_removed_root_can_be_filled_again(store: LocalStore, root: Path) -> None:
-    store.put("a/b/c", b"1")
-    for path in sorted(root.rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    root.rmdir()
-    store.put("a/b/c", b"2")
-    assert store.get("a/b/c") == b"2"
-
-
-def test_a_root_that_has_gone_is_not_made_again(store: LocalStore, root: Path) -> None:
-    """As with a disk that was unmounted, whose folder was on it."""
-    store.put("first", b"1")
-    root.rename(root.with_name("away"))
-    with pytest.raises(NoFolder, match="it is not there any more"):
-        store.put("a/b", b"2")
-    assert not root.exists()
-    root.with_name("away").rename(root)
-    store.put("a/b", b"2")
-    assert store.get("a/b") == b"2"
-
-
-def test_another_folder_in_its_place_gets_nothing(store: LocalStore, root: Path, tmp_path: Path) -> None:
-    """As the folder below the mount point."""
-    store.put("first", b"1")
-    reader = LocalStore(root)
-    assert reader.get_range("first", 0, 9) == b"1"
-    root.rename(tmp_path / "away")
-    root.mkdir()
-    for one in (store, reader):
-        with pytest.raises(NoFolder, match="another folder is there now, without first"):
-            one.put("a/b", b"2")
-    assert list(root.iterdir()) == []
-    # Mounted again it is another folder too, for the system, with the same content.
-    root.rmdir()
-    shutil.copytree(tmp_path / "away", root)
-    for number, one in enumerate((store, reader)):
-        one.put(f"a/{number}", b"2")
-    assert [info.key for info in store.list()] == ["a/0", "a/1", "first"]
 
 
 def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
@@ -348,14 +275,6 @@ def test_whoever_writes_holds_its_temporary_file(
     assert store.get("a") == b"data"
 
 
-def test_a_taken_temporary_name_is_passed_over(store: LocalStore, root: Path) -> None:
-    for number in range(20):
-        leftover(root, f"{os.getpid()}-{number}", 0)
-    store.put("a", b"data")
-    assert store.get("a") == b"data"
-    assert len(visible_files(root / ".incoming")) == 20
-
-
 def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from jsbackup.stores.local import LocalStore\n"
@@ -375,15 +294,6 @@ def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     assert len(infos) <= len(done) + 1
     for info in infos:
         assert store.get(info.key) == b"0123456789" * 50_000
-
-
-def test_what_encloses_it_is_the_nearest_folder_with_the_object(tmp_path: Path) -> None:
-    inner = LocalStore(tmp_path / "a" / "b" / "c")
-    assert inner.enclosing("mark.json") is None
-    for folder in (tmp_path, tmp_path / "a"):
-        LocalStore(folder).put("mark.json", b"here")
-    assert inner.enclosing("mark.json") == str(tmp_path / "a")
-    assert LocalStore(tmp_path / "a").enclosing("mark.json") == str(tmp_path)
 
 
 def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> None:

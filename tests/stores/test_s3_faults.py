@@ -82,17 +82,6 @@ def test_after_a_bad_moment_it_is_as_if_nothing_had_been(bench: Bench, operation
     assert there == dict.fromkeys(wanted, DATA)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [Answer(502, body=b"<html>bad gateway"), Answer(429), Answer(409, "ConditionalRequestConflict")],
-    ids=lambda answer: str(answer.status),
-)
-def test_proxies_and_rivals_are_bad_moments_too(bench: Bench, answer: Answer) -> None:
-    bench.peer.meet(answer, "PUT")
-    bench.store.put("a", DATA)
-    assert (bench.slept, bench.truth.get("a")) == ([1.0], DATA)
-
-
 def test_a_store_that_does_not_answer_is_asked_again(bench: Bench) -> None:
     impatient = S3Store(BUCKET, bench.prefix, settings_of(bench.peer.url, read_seconds=2.0))
     bench.peer.meet(Fault.HANG, "PUT")
@@ -127,24 +116,6 @@ def test_the_store_says_how_long_to_wait(bench: Bench) -> None:
     bench.peer.meet(Answer(503, "SlowDown", {"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}), "PUT")
     bench.store.put("a", DATA)
     assert bench.slept == [7.0, 60.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    ("trouble", "says"),
-    [
-        (SLOW_DOWN, "the store answers 503 SlowDown"),
-        (Answer(500), "the store answers 500"),
-        (Fault.RESET_BEFORE, "broke the connection"),
-    ],
-    ids=str,
-)
-def test_trouble_that_stays_is_told_in_one_sentence(bench: Bench, trouble: Trouble, says: str) -> None:
-    bench.peer.always(trouble, "PUT")
-    with pytest.raises(StoreError, match=says) as caught:
-        bench.store.put("a", DATA)
-    assert caught.value.exit_code == 21 and caught.value.message.startswith(f"cannot store a in s3://{BUCKET}/")
-    assert bench.slept == [1.0, 2.0, 3.0] and bench.peer.count("PUT") == 4
-    assert list(bench.truth.list()) == []
 
 
 def test_a_long_listing_goes_on_where_it_broke(bench: Bench) -> None:
@@ -230,12 +201,6 @@ def test_an_upload_in_parts_replaces_nothing(bench: Bench, small_parts: bytes) -
     with pytest.raises(ObjectExists):
         bench.bare.put("a", small_parts)
     assert bench.uploads() == 0
-
-
-def test_a_damaged_part_is_refused_and_everything_sent_again(bench: Bench, small_parts: bytes) -> None:
-    bench.peer.meet(Fault.FLIP_UPLOAD, "PART", after=1)
-    bench.store.put("a", small_parts)
-    assert (bench.slept, bench.truth.get("a") == small_parts, bench.uploads()) == ([1.0], True, 0)
 
 
 # --- stores without conditions ---

@@ -21,14 +21,6 @@ def armoured(data: bytes, width: int = 64, end: str = "\n") -> bytes:
     return (end.join([*lines, "-----END AGE ENCRYPTED FILE-----"]) + end).encode()
 
 
-@pytest.mark.by_turns
-@pytest.mark.slow
-def test_what_the_library_encrypts_is_opened() -> None:
-    sealed = age.encrypt_with_passphrase(b"hello", "correct horse")
-    assert is_passphrase_file(sealed) and not is_passphrase_file(FOR_A_KEY)
-    assert decrypt_passphrase_file(sealed, "correct horse", "it") == b"hello"
-
-
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 131072, 200_001])
 def test_the_library_opens_the_same_files_to_the_same_bytes(size: int) -> None:
     data = (bytes(range(251)) * (size // 251 + 1))[:size]

@@ -39,18 +39,6 @@ def make(store: Store) -> tuple[Repository, NewKeys, str]:
     return repository, new_keys, key
 
 
-def test_each_change_stores_the_next_list_and_removes_those_before() -> None:
-    store = MemoryStore()
-    repository, new_keys, mine = make(store)
-    assert new_keys.secret is not None
-    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
-    readers = examine_readers(store, repository.descriptor)
-    assert readers.lists == (layout.readers_key(2),) and readers.whole == {mine, theirs} == readers.listed.keys()
-    remove_reader(store, repository.descriptor, new_keys.secret, reader_id(theirs))
-    readers = examine_readers(store, repository.descriptor)
-    assert readers.lists == (layout.readers_key(3),) and readers.whole == {mine} and not readers.unlisted
-
-
 def test_an_interrupted_change_loses_nobody_and_is_repeated() -> None:
     for remove in (False, True):
         at = 0
@@ -129,18 +117,6 @@ def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:
     with pytest.raises(StoreError, match="no answer"):
         add_readers(FaultStore(store, before=fail), repository.descriptor, new_keys.secret, TO_OTHER)
     assert load_readers(store, repository.descriptor).generation == 1
-
-
-def test_a_key_file_that_the_store_does_not_return_is_named() -> None:
-    store = MemoryStore()
-    repository, _, key = make(store)
-
-    def fail(operation: str, at: str) -> None:
-        if operation == "get_range" and at == key:
-            raise StoreError("no answer")
-
-    (broken,) = examine_readers(FaultStore(store, before=fail), repository.descriptor).broken
-    assert (broken.key, broken.problem) == (key, "no answer")
 
 
 class _Locked(FaultStore):

@@ -11,13 +11,12 @@ import pytest
 from jsbackup.errors import IntegrityError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks import ledger
 from jsbackup.repository.checks.ledger import remember_damaged
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.keep.damage import find_damaged
-from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy, remove_decided
-from jsbackup.repository.keep.retention import Decisions, Policy, RemovedBackup, TagRule
+from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy
+from jsbackup.repository.keep.retention import Policy, TagRule
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import SegmentRef, folder_of, id_of
 from jsbackup.repository.read.sources import Grouping
@@ -26,7 +25,6 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository, store_backup, store_stream
 from tests.harness.batches import some_messages
-from tests.harness.counting import CountingStore
 from tests.harness.damage import flip
 from tests.harness.many_streams import manifest_of, many_streams
 from tests.harness.small_pages import make_pages_small
@@ -105,11 +103,6 @@ BREAK = [lose, change, cut]
 Break = Callable[[MemoryStore, str], None]
 
 
-def test_sound_backups_are_not_damaged(store: MemoryStore) -> None:
-    assert damaged(store) == set()
-    assert verify(store) == [] and damaged(store) == set()
-
-
 @pytest.mark.parametrize("break_it", BREAK)
 def test_damage_is_known_from_the_next_verify_on_until_a_later_one_finds_it_repaired(
     store: MemoryStore, break_it: Break
@@ -159,11 +152,6 @@ def test_what_was_put_back_since_is_not_missing(store: MemoryStore) -> None:
     assert damaged(store) == set()
 
 
-def test_level_manifest_tells_of_what_is_missing(store: MemoryStore) -> None:
-    lose(store, own_segment(store).key)
-    assert verify(store, level=Level.MANIFEST) == [SECOND] and damaged(store) == {SECOND}
-
-
 def test_damage_found_before_is_not_settled_by_a_run_over_other_backups(store: MemoryStore) -> None:
     lose(store, own_segment(store).key)
     assert verify(store) == [SECOND]
@@ -175,18 +163,6 @@ def test_what_a_backup_has_found_while_it_ran_counts(store: MemoryStore) -> None
     documents = Repository.open(store).documents
     remember_damaged(documents, {id_of(ref): folder_of(ref)}, now_seconds=9, tool="t", random=lambda size: b"x" * size)
     assert damaged(store) == {SECOND}
-
-
-def test_more_damaged_backups_than_an_outcome_names_are_all_looked_at(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared, own = segments(store, FIRST)[-1], own_segment(store)
-    assert shared.key not in {ref.key for ref in segments(store, SECOND)}
-    for key in (shared.key, own.key):
-        lose(store, key)
-    monkeypatch.setattr(ledger, "MOST_NAMED", 1)
-    monkeypatch.setattr("jsbackup.repository.keep.damage.MOST_NAMED", 1)
-    assert verify(store) == [FIRST, SECOND] and damaged(store) == {FIRST, SECOND}
 
 
 @pytest.mark.parametrize("break_it", BREAK)
@@ -220,15 +196,6 @@ def test_a_lost_page_of_streams_is_damage(break_it: Break) -> None:
     assert verify(store) == [FIRST] and damaged(store) == {FIRST}
     break_it(store, first[0].key)
     assert verify(store, SECOND) == [SECOND] and damaged(store) == {FIRST, SECOND}
-
-
-def test_without_damage_hardly_anything_is_read(store: MemoryStore) -> None:
-    verify(store)
-    counting = CountingStore(store)
-    repository = Repository.open(counting)
-    counting.requests.clear()
-    assert find_damaged(repository, [FIRST, SECOND]) == frozenset()
-    assert sum(counting.requests.values()) == 3, "two listings, and the last outcome"
 
 
 def test_a_record_that_cannot_be_read_lets_nothing_be_removed(store: MemoryStore) -> None:
@@ -313,17 +280,6 @@ def test_a_lost_page_of_segments_is_seen_before_others_are_removed(
     assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
 
 
-def test_a_lost_segment_that_a_page_names_is_seen_before_others_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_pages_small(monkeypatch)
-    store = MemoryStore()
-    repository = make_repository(store)
-    for backup, messages in ((FIRST, 400), (SECOND, 500)):
-        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
-    shared = {ref.key for ref in segments(store, FIRST)}
-    lose(store, next(ref.key for ref in segments(store, SECOND) if ref.key not in shared))
-    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-
-
 @pytest.mark.parametrize("break_it", BREAK)
 def test_a_lost_page_of_streams_is_seen_before_others_are_removed(break_it: Break) -> None:
     store = MemoryStore()
@@ -333,19 +289,3 @@ def test_a_lost_page_of_streams_is_seen_before_others_are_removed(break_it: Brea
     assert removed(store, Policy(last=1)) == [FIRST]
     break_it(store, manifest(store, SECOND).stream_pages[-1].key)
     assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-
-
-def test_only_what_displaces_others_is_looked_at(three: MemoryStore) -> None:
-    """Nothing is listed where nothing is removed; and what is kept for itself is no reason to remove others."""
-
-    def looked(policy: Policy) -> tuple[int, set[str]]:
-        counting = CountingStore(three)
-        plan_by_policy(Repository.open(counting), policy, Grouping.SELECTION, now_ns=NOW_NS)
-        read = {key for key in counting.read_bytes if key.startswith(layout.BACKUPS)}
-        return counting.requests["list"], read
-
-    remove_decided(Repository.open(three), Decisions(removed=(RemovedBackup("20200101T000000Z-000000", "", ""),)))
-    idle, read = looked(Policy(last=3))
-    assert read == set()
-    assert looked(Policy(last=2)) == (idle + 2, {layout.manifest_key(SECOND), layout.manifest_key(THIRD)})
-    assert looked(Policy(within_seconds=60)) == (idle + 2, {layout.manifest_key(THIRD)})

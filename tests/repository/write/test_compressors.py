@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import FormatError, StoreError
+from jsbackup.errors import FormatError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.segment import SegmentEncoder
@@ -24,7 +24,7 @@ from jsbackup.repository.write.segment_writer import SegmentWriter, compressing_
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
-from tests.harness.stores import Fault, FaultStore, HeldUp
+from tests.harness.stores import HeldUp
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 MANY = some_messages(200, 100)
@@ -137,13 +137,6 @@ def test_what_cannot_be_encoded_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
         write(store, MANY, 1000)
     before = sorted(info.key for info in store.list())
     assert len(before) <= 5  # nothing after it
-
-
-@pytest.mark.usefixtures("four_threads")
-@pytest.mark.parametrize("at", [1, 3, 9])
-def test_what_the_store_refuses_ends_it(at: int) -> None:
-    with pytest.raises(StoreError, match="injected"):
-        write(FaultStore(MemoryStore(), Fault.FAIL, at=at), MANY, 1000)
 
 
 @pytest.mark.usefixtures("four_threads")

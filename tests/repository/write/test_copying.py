@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from jsbackup.errors import (
-    DigestMismatch,
     IntegrityError,
-    KeyUnavailable,
     RepositoryLocked,
     StoreError,
     TargetConflict,
-    UnsupportedError,
 )
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
@@ -21,7 +18,6 @@ from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
-from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.inventory import find_gaps
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.objects import sha256_of
@@ -33,8 +29,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
 from tests.harness.counting import CountingStore
-from tests.harness.damage import flip, put_instead
-from tests.harness.small_pages import make_pages_small
+from tests.harness.damage import put_instead
 from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
@@ -80,16 +75,6 @@ def assert_sound(repository: Repository, backup: str) -> None:
 # --- as they are ---
 
 
-def test_a_copy_is_the_same_objects(source: Repository, target: Repository) -> None:
-    report = copy(source, target)
-    assert report.copied == (FIRST, SECOND, THIRD)
-    assert (report.present, report.failed, report.skipped_objects) == ((), (), 0)
-    there = objects(target.store)
-    assert there == objects(source.store)
-    assert report.copied_objects == len(there)
-    assert report.copied_bytes == sum(map(len, there.values()))
-
-
 def test_only_what_is_missing_travels(source: Repository, target: Repository) -> None:
     copy(source, target, [FIRST])
     before = objects(target.store)
@@ -103,32 +88,6 @@ def test_only_what_is_missing_travels(source: Repository, target: Repository) ->
     assert (again.copied, again.present) == ((), (FIRST, SECOND, THIRD))
     assert (again.copied_objects, again.copied_bytes, again.skipped_objects) == (0, 0, 0)
     assert objects(target.store) == there
-
-
-def test_a_repository_that_has_nothing_gives_nothing(target: Repository) -> None:
-    assert copy(make_repository(MemoryStore()), target) == CopyReport((), (), (), 0, 0, 0)
-
-
-def test_objects_of_an_interrupted_copy_are_used(source: Repository, target: Repository) -> None:
-    copy(source, target)
-    for backup in ALL:
-        target.store.delete(layout.manifest_key(backup))
-    report = copy(source, target)
-    assert report.copied == (FIRST, SECOND, THIRD)
-    assert report.copied_objects == 3
-    assert objects(target.store) == objects(source.store)
-
-
-def test_a_large_folder_is_listed_and_a_few_objects_are_asked_for(source: Repository, target: Repository) -> None:
-    counted = CountingStore(target.store)
-    watched = Repository.open(counted)
-    copy(source, watched, [FIRST])
-    counted.requests.clear()
-    copy(source, watched, [SECOND])
-    segments = {ref.key for ref in source.manifest(SECOND).streams[0].segments}
-    new = segments - {ref.key for ref in source.manifest(FIRST).streams[0].segments}
-    assert counted.requests["put"] == len(new) + 2, "a manifest, and what witnesses it"
-    assert counted.requests["list"] + counted.requests["head"] < 20
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "other"])
@@ -149,18 +108,6 @@ def test_a_damaged_object_costs_the_backups_that_need_it(source: Repository, tar
     assert key not in objects(target.store)
 
 
-def test_manifests_that_cannot_be_read_are_named(source: Repository, target: Repository) -> None:
-    document = decode_document(source.store.get(layout.manifest_key(SECOND)), "").value
-    later = encode_document(document | {"format": 9}, "")
-    for backup, data in ((FIRST, b"{}"), (SECOND, later)):
-        source.store.delete(layout.manifest_key(backup))
-        source.store.put(layout.manifest_key(backup), data)
-    report = copy(source, target)
-    assert [(one.id, type(one.error).exit_code) for one in report.failed] == [(FIRST, 14), (SECOND, 13)]
-    assert isinstance(report.failed[1].error, UnsupportedError)
-    assert report.copied == (THIRD,)
-
-
 def test_another_backup_of_the_same_id_is_a_conflict_and_left_alone(source: Repository, target: Repository) -> None:
     other = replace(source.manifest(SECOND), tags={"another": "one"})
     target.commit(other)
@@ -171,15 +118,6 @@ def test_another_backup_of_the_same_id_is_a_conflict_and_left_alone(source: Repo
     assert isinstance(report.failed[0].error, IntegrityError) and "cannot be read" in report.failed[0].error.message
     assert isinstance(report.failed[1].error, TargetConflict)
     assert target.manifest(SECOND) == other
-
-
-def test_backups_that_come_to_the_same_and_differ_are_a_conflict(source: Repository, target: Repository) -> None:
-    manifest = source.manifest(FIRST)
-    stream = manifest.streams[0]
-    altered = replace(stream, config={**stream.config, "description": "altered"})
-    target.commit(replace(manifest, streams=(altered, *manifest.streams[1:])))
-    (failed,) = copy(source, target, [FIRST]).failed
-    assert isinstance(failed.error, TargetConflict)
 
 
 def test_a_backup_whose_objects_are_in_other_places_is_the_same(source: Repository, target: Repository) -> None:
@@ -226,21 +164,6 @@ def test_the_next_manifest_names_one_that_was_written_again_as_it_is_here(target
     assert copy(source, target).present == (FIRST, SECOND, THIRD)
 
 
-def test_a_page_that_is_damaged_at_the_target_is_stored_beside_it_and_named(
-    target: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_pages_small(monkeypatch)
-    source = make_repository(MemoryStore(), "50e4ce")
-    store_backup(source, FIRST, count=200)
-    page = next(source.manifest(FIRST).streams[0].pages)
-    damaged = flip(source.store.get(page.key))
-    target.store.put(page.key, damaged)
-    assert copy(source, target, [FIRST]).copied == (FIRST,)
-    assert_sound(target, FIRST)
-    assert contents(target, FIRST) == contents(source, FIRST)
-    assert target.store.get(page.key) == damaged
-
-
 def test_a_manifest_that_was_lost_is_put_back_as_it_was_or_not_at_all(source: Repository, target: Repository) -> None:
     """Another one would be taken for a forgery, and `repair` would put the first one in its place."""
     copy(source, target)
@@ -252,17 +175,6 @@ def test_a_manifest_that_was_lost_is_put_back_as_it_was_or_not_at_all(source: Re
     report = copy(source, target)
     assert [type(one.error) for one in report.failed] == [TargetConflict] and report.present == (SECOND, THIRD)
     assert FIRST not in target.backups()
-
-
-def test_in_a_replica_nothing_lies_in_another_place() -> None:
-    source = made("signed", "5007ce")
-    store_backup(source.writer(), FIRST)
-    store = MemoryStore()
-    replicate(store, source.writer())
-    key = source.writer().manifest(FIRST).streams[0].segments[0].key
-    store.put(key, b"short")
-    (failed,) = copy(source.writer(), Kept(store, source.new_keys).writer(), [FIRST]).failed
-    assert isinstance(failed.error, DigestMismatch) and key in failed.error.message
 
 
 def test_a_backup_that_is_forgotten_meanwhile_is_named_and_the_others_are_copied(
@@ -277,11 +189,6 @@ def test_a_backup_that_is_forgotten_meanwhile_is_named_and_the_others_are_copied
     report = copy(source, Repository.open(FaultStore(target.store, before=forget)))
     assert report.copied == (FIRST, THIRD)
     assert [(one.id, "was removed" in one.error.message) for one in report.failed] == [(SECOND, True)]
-
-
-def test_a_store_that_fails_ends_the_copy(source: Repository, target: Repository) -> None:
-    with pytest.raises(StoreError):
-        copy(source, Repository.open(FaultStore(target.store, Fault.FAIL, at=8)))
 
 
 def test_a_lost_lease_ends_the_copy_before_the_next_manifest(source: Repository, target: Repository) -> None:
@@ -416,25 +323,6 @@ def test_what_a_backup_holds_is_the_same_however_it_is_kept(of: str, to: str) ->
     if to != "plain":
         assert [target.reader().manifest(backup).previous for backup in ALL] == [None, FIRST, SECOND]
         assert find_gaps(target.writer().documents) == []
-
-
-def test_without_the_key_that_reads_messages_nothing_is_sealed_anew() -> None:
-    source = made("encrypted", "5007ce")
-    store_backup(source.writer(), FIRST)
-    for kind in ("plain", "encrypted"):
-        target = made(kind, "7a79e7")
-        with pytest.raises(KeyUnavailable):
-            copy(source.writer(), target.writer())
-        assert target.writer().backups() == []
-
-
-def test_without_the_key_that_writes_nothing_gets_into_an_encrypted_repository() -> None:
-    source, target = made("plain", "5007ce"), made("encrypted", "7a79e7")
-    store_backup(source.writer(), FIRST)
-    before = objects(target.store)
-    with pytest.raises(KeyUnavailable):
-        copy(source.writer(), target.reader())
-    assert objects(target.store) == before
 
 
 @pytest.mark.parametrize("kind", ["signed", "encrypted"])

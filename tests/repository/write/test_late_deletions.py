@@ -39,12 +39,6 @@ def _end(
 KEYS = [Message(1, subject="a"), Message(2, subject="b"), Message(3, subject="a"), Message(4, subject="c")]
 
 
-def test_a_tombstone_always_counts() -> None:
-    refs, reader = _stored(KEYS)
-    end = _end(4, index_last=None, removed=[], tombstoned=[2])
-    assert list(messages_to_remove(end, {}, refs, reader)) == [2]
-
-
 def test_the_index_of_a_quiet_stream_is_exact() -> None:
     refs, reader = _stored(KEYS)
     end = _end(4, index_last=4, removed=[1, 2])
@@ -55,12 +49,6 @@ def test_a_key_whose_next_revision_was_not_captured_is_kept() -> None:
     refs, reader = _stored(KEYS)
     end = _end(4, index_last=9, removed=[1, 2, 4])
     assert list(messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, reader)) == [1]
-
-
-def test_without_a_limit_per_subject_nothing_captured_explains_a_deletion() -> None:
-    refs, reader = _stored(KEYS)
-    end = _end(4, index_last=9, removed=[1, 2])
-    assert list(messages_to_remove(end, {"max_msgs_per_subject": -1}, refs, reader)) == []
 
 
 def test_a_subject_is_the_same_whether_its_segment_keeps_text_or_bytes() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jsbackup.errors import ObjectLocked, UnsupportedError, UsageError
+from jsbackup.errors import ObjectLocked, UnsupportedError
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, objects_named
 from jsbackup.repository.repository import Repository
@@ -31,12 +31,6 @@ def test_the_end_is_put_off_by_an_eighth_at_most_and_shared_by_what_is_made_mean
     assert begun + 8 * DAY <= end <= begun + 9 * DAY
     assert request.end_seconds(end - 9 * DAY + 1) == request.end_seconds(end - 8 * DAY) == end
     assert LockRequest(LockMode.GOVERNANCE, until_seconds=77.0).end_seconds(begun) == 77.0
-
-
-def test_a_lock_that_ends_before_it_begins_is_refused() -> None:
-    repository = make_repository(MemoryStore())
-    with pytest.raises(UsageError, match="would end before"):
-        open_lock(repository, LockRequest(LockMode.GOVERNANCE, until_seconds=99.0), 100.0)
 
 
 @pytest.mark.parametrize("store", [MemoryStore(), RetryingStore(MemoryStore(), sleep=time.sleep)])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
@@ -20,8 +18,7 @@ from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import Documents, encode_document
 from jsbackup.repository.layout import ObjectKind, ReceiptKey
-from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.pages.segment_pages import list_to_json
 from jsbackup.repository.read.segments import SegmentReader
 from jsbackup.repository.repository import Repository
@@ -89,48 +86,6 @@ def test_a_run_that_stores_little_leaves_none(store: MemoryStore) -> None:
     assert keys(store) == [layout.receipt_key(ReceiptKey(RUN, 1))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("segments", "most"), [(20, 10), (1000, 70)])
-def test_there_are_few_and_little_is_not_listed(store: MemoryStore, segments: int, most: int) -> None:
-    watched = FaultStore(store)
-    made = Receipts(Documents(watched), RUN, BEGAN, "t")
-    noted, puts = 0, 0
-    for number in range(segments):
-        before = watched.operations
-        made.note(ref_of(number, size=64 << 20))
-        if watched.operations > before:
-            assert number + 1 - noted <= 2 + number // receipts._EVERY_PART
-            noted, puts = number + 1, puts + 1
-            assert [len(refs) for refs in the_next(store).candidates(FOLDER, None)] == [noted]
-    assert puts <= most
-    assert len(keys(store)) == 1
-
-
-@pytest.mark.usefixtures("eager")
-def test_it_is_replaced_as_it_grows_and_never_missing(store: MemoryStore) -> None:
-    there: list[list[str]] = []
-    made = Receipts(Documents(FaultStore(store, before=lambda *_: there.append(keys(store)))), RUN, BEGAN, "t")
-    for number in range(4):
-        made.note(ref_of(number))
-    names = [layout.receipt_key(ReceiptKey(RUN, number)) for number in range(1, 5)]
-    assert there[0] == [] and all(there[1:])
-    assert keys(store) == names[-1:]
-    document = json.loads(store.get(names[-1]))
-    assert set(document) == {"format", "required_features", "tool", "created", "lists", "sha256"}
-    assert [row[0] for row in document["lists"][0]["parts"]] == [ref_of(number).first_seq for number in range(4)]
-
-
-@pytest.mark.usefixtures("eager")
-def test_one_that_nothing_would_read_is_not_put_and_the_one_before_stays(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(receipts, "MAX_DOCUMENT_BYTES", 1500)
-    a_run(store, RUN, [ref_of(number) for number in range(6)])
-    (found,) = the_next(store).candidates(FOLDER, None)
-    assert 1 <= len(found) < 6
-    assert "more than 1500" in caplog.text
-
-
 @pytest.mark.usefixtures("eager")
 def test_what_an_earlier_attempt_at_a_stream_stored_there_is_not_listed_beside_it(store: MemoryStore) -> None:
     made = a_run(store, RUN, [ref_of(number) for number in (3, 0, 1, 2)])
@@ -140,23 +95,6 @@ def test_what_an_earlier_attempt_at_a_stream_stored_there_is_not_listed_beside_i
     wanted = [ref_of(0), wide, ref_of(3)]
     assert list(made.candidates(FOLDER, None)[0]) == wanted
     assert the_next(store).candidates(FOLDER, None) == [wanted]
-
-
-@pytest.mark.usefixtures("eager")
-def test_streams_that_are_stored_side_by_side_are_all_listed(store: MemoryStore) -> None:
-    made = Receipts(Documents(store), RUN, BEGAN, "t")
-    folders = [layout.stream_folder(f"s{number}", INCARNATION) for number in range(4)]
-
-    def note(folder: str) -> None:
-        for number in range(20):
-            made.note(ref_of(number, folder))
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(note, folder) for folder in folders]:
-            done.result()
-    assert len(keys(store)) == 1
-    for folder in folders:
-        assert the_next(store).candidates(folder, None) == [[ref_of(number, folder) for number in range(20)]]
 
 
 # --- what they are good for ---
@@ -175,15 +113,6 @@ def test_the_newest_comes_first_and_a_run_before_all_others(store: MemoryStore) 
     assert [[ref.first_seq // 10 for ref in refs] for refs in now.candidates(FOLDER, between)] == [[4], [2], [5], [1]]
     assert now.candidates(OTHER, None) == [[ref_of(3, OTHER)]]
     assert now.candidates("segments/none-00000000", None) == []
-
-
-@pytest.mark.usefixtures("eager")
-def test_what_is_not_there_any_more_is_not_used(store: MemoryStore) -> None:
-    refs = [ref_of(number) for number in range(4)]
-    a_run(store, RUN, refs)
-    store.put(refs[1].key, bytes(refs[1].size))
-    store.put(refs[2].key, bytes(refs[2].size - 1))
-    assert stored_segments(Objects(store), FOLDER, *the_next(store).candidates(FOLDER, None)) == [refs[1]]
 
 
 @pytest.mark.usefixtures("eager")
@@ -232,19 +161,6 @@ def _document(store: MemoryStore, key: str) -> JsonObject:
 
 
 @pytest.mark.usefixtures("eager")
-def test_one_cut_or_flipped_anywhere_is_passed_over(store: MemoryStore) -> None:
-    a_run(store, RUN, [ref_of(1)])
-    (key,) = keys(store)
-    data, whole = store.get(key), the_next(store).candidates(FOLDER, None)
-    assert whole == [[ref_of(1)]]
-    for at in range(len(data)):
-        for broken in (data[:at], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]):
-            put_instead(store, key, broken)
-            # The newline that ends it may be missing.
-            assert the_next(store).candidates(FOLDER, None) == (whole if broken == data[:-1] else [])
-
-
-@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "change",
     [
@@ -265,20 +181,6 @@ def test_one_that_a_stranger_wrote_is_passed_over(store: MemoryStore, change: Js
     (key,) = keys(store)
     put_instead(store, key, encode_document({**_document(store, key), **change}, "t"))
     assert the_next(store).candidates(FOLDER, None) == []
-
-
-def test_foreign_objects_among_them_are_left_alone_and_no_more_are_read_than_sixteen(store: MemoryStore) -> None:
-    for number in range(40):
-        store.put(layout.receipt_key(ReceiptKey(f"{number:016x}", 1)), b"x")
-    for name in ("x.json", "foreign", f"{RUN}-1.json"):
-        store.put(layout.RECEIPTS + name, b"x")
-    watched = FaultStore(store)
-    now = Receipts(Documents(watched), NEXT, LATER, "t")
-    now.read_earlier()
-    assert [operation for operation, _ in watched.log] == ["list", *["get_range"] * 16]
-    assert {key for _, key in watched.log[1:]} == {
-        layout.receipt_key(ReceiptKey(f"{n:016x}", 1)) for n in range(24, 40)
-    }
 
 
 @pytest.mark.usefixtures("eager")
@@ -411,14 +313,3 @@ def test_it_is_signed_and_hidden_like_a_manifest(place: Place) -> None:
     assert len(now.candidates(folder, None)) == (2 if repository.descriptor.authority is None else 1)
 
 
-@pytest.mark.usefixtures("eager")
-def test_streams_have_receipts_only_of_their_own(store: MemoryStore) -> None:
-    """A key in another stream's folder is no segment of this one."""
-    repository = make_repository(store)
-    stream: StreamBackup = make_manifest(repository, "20261121T015000Z-000001").streams[0]
-    chance = random.Random(1)
-    refs = [ref_of(number, chance.choice([FOLDER, OTHER])) for number in range(30)]
-    made = a_run(store, RUN, refs)
-    for folder in (FOLDER, OTHER):
-        assert list(made.candidates(folder, None)[0]) == [ref for ref in refs if ref.key.startswith(f"{folder}/")]
-    assert made.candidates(OTHER, stream)[1] == stream.segments

@@ -16,7 +16,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.ledger import read_damaged, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.objects import PageRef, SegmentRef, id_of
+from jsbackup.repository.objects import PageRef, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import Broken, RepairOutcome, put_in_place
 from jsbackup.repository.write.repair_run import AskServer, RepairReport, RepairRun
@@ -216,72 +216,6 @@ def test_a_page_of_streams_counts_once_for_all_backups_that_name_it(store: Memor
     ((one, outcome),) = report.objects
     assert (one.ref.key, one.backups, outcome) == (page, (FIRST, SECOND, THIRD), RepairOutcome.MENDED)
     assert (report.mended, report.lost, report.manifests, report.beyond) == (1, 0, (), ())
-    assert content_of(store) == before
-
-
-def test_each_page_of_streams_counts(store: MemoryStore) -> None:
-    three_backups(store)
-    pages = pages_in(store)
-    other, before = copy_of(store), content_of(store)
-    for page in pages:
-        store.delete(page)
-    lost = run(store, None, ask=lambda broken: [])
-    assert (lost.mended, lost.lost, lost.lost_keys, lost.beyond) == (0, len(pages), len(pages), ())
-    report = repair(store, other)
-    assert len(pages) > 3 and report.mended == len(pages)
-    assert content_of(store) == before
-
-
-def test_a_manifest_and_its_page_that_are_both_gone_are_two(store: MemoryStore) -> None:
-    three_backups(store)
-    page = min(pages_in(store))
-    other, before = copy_of(store), content_of(store)
-    store.delete(page)
-    store.delete(layout.manifest_key(THIRD))
-    report = repair(store, other)
-    assert [(one.backup, error) for one, error in report.manifests] == [(THIRD, None)]
-    assert [one.backups for one, _ in report.objects] == [(FIRST, SECOND, THIRD)]
-    assert (report.mended, report.lost) == (2, 0)
-    assert content_of(store) == before
-
-
-@pytest.mark.parametrize("backups", [{FIRST, SECOND}, {SECOND}])
-def test_a_segment_that_two_pages_list_counts_once(store: MemoryStore, backups: set[str]) -> None:
-    """No `verify` has seen that it is damaged: it shows when the pages of these backups are back."""
-    repository = make_repository(store)
-    store_backup(repository, FIRST, count=1500)
-    store_backup(repository, SECOND, count=1600)
-    fresh = Repository.open(store)
-    listed: dict[str, dict[str, PageRef | None]] = {}
-    for backup in (FIRST, SECOND):
-        page = None
-        for part in fresh.manifest(backup).streams[0].walk():
-            if isinstance(part, PageRef):
-                page = part if part.level == 0 else page
-            elif isinstance(part, SegmentRef):
-                within = page is not None and page.first_seq <= part.first_seq <= page.last_seq
-                listed.setdefault(part.key, {})[backup] = page if within else None
-    segment, pages = next((key, by) for key, by in listed.items() if by.get(SECOND) and len({*by.values()}) == 2)
-    other, before = copy_of(store), content_of(store)
-    put_instead(store, segment, flip(store.get(segment)))
-    gone = {page.key for backup in backups if (page := pages[backup])}
-    for key in gone:
-        store.delete(key)
-    report = repair(store, other)
-    found = {one.ref.key: one.backups for one, _ in report.objects}
-    assert found.keys() == gone | {segment} and found[segment] == (FIRST, SECOND)
-    assert report.mended == len(gone) + 1
-    assert content_of(store) == before
-
-
-def test_a_replaced_manifest_is_put_back(store: MemoryStore) -> None:
-    three_backups(store)
-    other, before = copy_of(store), content_of(store)
-    foreign = MemoryStore()
-    make_repository(foreign).commit(manifest_of(many_streams(3), SECOND))
-    put_instead(store, layout.manifest_key(SECOND), foreign.get(layout.manifest_key(SECOND)))
-    report = repair(store, other)
-    assert [(one.backup, error) for one, error in report.manifests] == [(SECOND, None)]
     assert content_of(store) == before
 
 

@@ -11,11 +11,10 @@ import pytest
 from jsbackup.cli.commands.keep.copy import TO_OPTIONS
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
-from tests.cli.typed import Typed, in_shell, in_terminal
+from tests.cli.typed import Typed, in_shell
 from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
 
 Type = Callable[..., Typed]
@@ -50,15 +49,6 @@ def test_all_backups_are_copied_into_an_empty_location_and_no_more_the_next_time
     assert typed("verify", "-r", tmp_path / "new", "--level", "data").code == 0
     again = check("copy", typed(*line))
     assert (again["backups"], again["present"], again["copied_objects"]) == ([], [FIRST, SECOND], 0)
-
-
-def test_named_backups_are_copied(typed: Type, repo: Path, tmp_path: Path) -> None:
-    done = typed("copy", FIRST[:15], "-r", repo, "--to-repo", tmp_path / "new")
-    assert done.code == 0
-    assert done.out.startswith(f"copied 1 backup to {tmp_path / 'new'}: ")
-    assert opened(tmp_path / "new").backups() == [FIRST]
-    assert typed("copy", "latest", "-r", repo, "--to-repo", tmp_path / "new").code == 0
-    assert opened(tmp_path / "new").backups() == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +119,6 @@ def test_known_damage_of_backups_that_are_there_ends_the_copy_with_14(typed: Typ
     assert done.code == 0 and check("copy", done)["damaged"] == []
 
 
-def test_a_record_of_damage_that_cannot_be_read_is_said_after_the_copy(typed: Type, repo: Path, tmp_path: Path) -> None:
-    target = make_repository(LocalStore(tmp_path / "new"))
-    target.store.put(layout.verified_key("00ff" * 4, damaged=True), b"{}")
-    done = typed("copy", "-r", repo, "--to-repo", tmp_path / "new")
-    assert done.code == 14
-    assert "warning: " in done.out and "before is not known" in done.out and "copied 2 backups" in done.out
-
-
 def test_holds_are_not_copied_and_the_copy_says_which(typed: Type, repo: Path, tmp_path: Path) -> None:
     target = tmp_path / "new"
     line = ["copy", "-r", repo, "--to-repo", target]
@@ -151,18 +133,6 @@ def test_holds_are_not_copied_and_the_copy_says_which(typed: Type, repo: Path, t
     assert typed(*line).out.startswith("copied 0 backups")
     again = tmp_path / "again"
     assert f"note: held in {repo}, not in {again}: {FIRST}, {SECOND}; " in typed(*line[:-1], again).out
-
-
-def test_another_backup_of_the_same_id_is_a_conflict(typed: Type, repo: Path, tmp_path: Path) -> None:
-    there = make_repository(LocalStore(tmp_path / "new"))
-    there.commit(replace(opened(repo).manifest(FIRST), tags={"another": "one"}))
-    done = typed("copy", FIRST, "-r", repo, "--to-repo", tmp_path / "new")
-    assert done.code == 16 and "another backup of the id" in done.err
-
-
-def test_progress_is_drawn(repo: Path, tmp_path: Path) -> None:
-    done = in_terminal("copy", "-r", repo, "--to-repo", tmp_path / "new")
-    assert done.code == 0 and "copy" in done.err and FIRST in done.err
 
 
 def test_the_second_repository_has_options_and_variables_of_its_own(repo: Path, tmp_path: Path) -> None:
@@ -223,15 +193,6 @@ def test_backups_are_listed_by_tag_and_by_number(typed: Type, repo: Path) -> Non
     assert typed("list", "-r", repo, "--last", "0").code == 2
     assert typed("list", "-r", repo, "--tag", "no=such").out.splitlines()[-1] == "no backup matches"
     assert typed("list", "-r", repo, "--tag", "=x").code == 2
-
-
-def test_a_backup_of_a_later_tool_is_listed_as_such_and_the_others_as_ever(typed: Type, repo: Path) -> None:
-    path = repo / layout.manifest_key(FIRST)
-    path.write_bytes(encode_document(decode_document(path.read_bytes(), "").value | {"format": 9}, "manifest"))
-    done = typed("list", "-r", repo)
-    assert done.code == 13
-    lines = done.out.splitlines()
-    assert lines[1].startswith(SECOND) and lines[2].startswith("cannot be read: ") and FIRST in lines[2]
 
 
 def test_repositories_of_several_profiles_are_copied(typed: Type, repo: Path, tmp_path: Path) -> None:

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jsbackup.repository.crypto.signing import encode_writer_key
-from jsbackup.repository.repository import Repository
-from jsbackup.stores.local import LocalStore
-from tests.cli.test_json import check
 from tests.cli.typed import Typed
-from tests.harness.backups import FIRST, SECOND, make_repository, store_backup, store_stream
+from tests.harness.backups import store_stream
 from tests.harness.batches import some_messages
 from tests.harness.damage import DAMAGES
 from tests.harness.history import Scene, initialise
 from tests.harness.many_streams import manifest_of, many_streams, pages_in
 
 NOTHING = "no object is missing, has a wrong size, or is recorded as damaged"
-
-
-def test_a_removed_manifest_is_named_as_lost(typed: Callable[..., Typed], tmp_path: Path) -> None:
-    repo, copy = tmp_path / "repo", tmp_path / "copy"
-    make_repository(LocalStore(repo))
-    for backup in (FIRST, SECOND):
-        store_backup(Repository.open(LocalStore(repo)), backup)
-    shutil.copytree(repo, copy)
-    sound = typed("repair", "--from", copy, "-r", repo)
-    assert (sound.code, "no object is missing" in sound.out) == (0, True)
-    (repo / "backups" / f"{SECOND}.json").unlink()
-    (repo / "catalog" / f"{SECOND}.committed").write_bytes(b"")  # as older tools wrote it
-    done = typed("repair", "--from", copy, "-r", repo)
-    assert done.code == 3 and SECOND in done.out
-    first = typed("repair", FIRST, "--from", copy, "-r", repo)
-    said = f"{NOTHING} in these backups; objects were not read: --check reads them all\n"
-    assert (first.code, first.out) == (0, said)
 
 
 @pytest.mark.by_turns
@@ -83,25 +62,3 @@ def test_a_page_of_streams_is_repaired_from_a_copy(
     assert typed("verify", *line).code == 0
 
 
-def test_a_page_that_backups_share_is_one_object(typed: Callable[..., Typed], tmp_path: Path) -> None:
-    repo, copy = tmp_path / "repo", tmp_path / "copy"
-    store = LocalStore(repo)
-    repository = make_repository(store)
-    third = "20261121T014700Z-000003"
-    for backup in (FIRST, SECOND, third):
-        repository.commit(manifest_of(many_streams(150), backup))
-    shutil.copytree(repo, copy)
-    page = min(pages_in(store))
-    (repo / page).unlink()
-    line = ("repair", "-r", repo, "--from", copy)
-    tried = typed(*line, "--dry-run", "--json")
-    done = typed(*line, "--json")
-    document = check("repair", done)
-    (row,) = document["objects"]
-    assert (row["key"], row["backups"], row["outcome"]) == (page, [FIRST, SECOND, third], "mended")
-    assert (document["mended"], document["lost"], document["manifests"], document["beyond"]) == (1, 0, [], [])
-    assert check("repair", tried) == {**document, "dry_run": True}
-    for path in (repo, copy):
-        (path / page).unlink()
-    lost = typed(*line)
-    assert lost.code == 3 and lost.out.count(page) == 1 and lost.out.endswith("0 objects repaired, 1 lost\n")

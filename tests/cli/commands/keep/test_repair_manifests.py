@@ -228,16 +228,6 @@ def test_the_next_backup_proves_a_plain_manifest(typed: Type, tmp_path: Path) ->
     assert place.repair().code == 0 and place.verify().code == 0
 
 
-def test_a_damaged_witness_does_not_keep_a_manifest_from_being_put_back(place: Place) -> None:
-    path = place.manifests()[1]
-    before = path.read_bytes()
-    damage(path, "removed")
-    (place.repo / "catalog" / f"{SECOND}.committed").write_text("0" * 64)
-    (row,) = place.repair().document["manifests"]
-    assert row["outcome"] == "lost" and "its witness names another one" in row["reason"]
-    assert place.repair("--trust-copy").code == 0 and path.read_bytes() == before
-
-
 def test_a_damaged_manifest_is_not_named_by_the_next_one(tmp_path: Path) -> None:
     """Else no copy that is right could be put back."""
     store = LocalStore(tmp_path / "repo")
@@ -277,44 +267,6 @@ def test_what_is_not_the_stored_manifest_is_not_put_back(place: Place, which: in
         assert (done.code, row["outcome"]) == (3, "lost") and "Traceback" not in done.err
         assert str(place.copy) in row["reason"] and not path.exists()
     assert place.typed("repair", "--from", place.copy, "-r", place.repo, *place.keys).out.count(": lost: ") == 1
-
-
-def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path, place: Place) -> None:
-    signed = tmp_path / "signed"
-    keys = ("--writer-key", tmp_path / "their.key")
-    assert typed("init", "--sign", *keys, "-r", signed).code == 0
-    to = ("--to-repo", signed, "--to-writer-key", tmp_path / "their.key")
-    assert typed("copy", *to, "-r", place.repo).code == 0
-    path = place.manifests()[0]
-    damage(path, "removed")
-    done = typed("repair", "--from", signed, "-r", place.repo, "--json")
-    (row,) = done.document["manifests"]
-    assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
-    (place.repo / "catalog" / f"{FIRST}.committed").write_bytes(b"")  # as older tools wrote it
-    for options in ((), ("--trust-copy",)):
-        done = typed("repair", "--from", signed, "-r", place.repo, "--json", *options)
-        (row,) = done.document["manifests"]
-        assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
-    assert not path.exists()
-
-
-def test_objects_of_a_repaired_manifest_are_repaired_too(place: Place) -> None:
-    path = place.manifests()[0]
-    damage(path, "flipped")
-    lost = [one for one in place.repo.rglob("*.parquet") if one.is_file()]
-    for one in lost:
-        one.unlink()
-    shutil.rmtree(place.repo / "verified", ignore_errors=True)
-    done = place.repair()
-    assert done.code == 0 and len(done.document["objects"]) == len(lost)
-    assert place.verify().code == 0
-
-
-def test_only_the_named_backups_are_repaired(place: Place) -> None:
-    for path in place.manifests():
-        damage(path, "flipped")
-    done = place.repair(FIRST)
-    assert [row["backup"] for row in done.document["manifests"]] == [FIRST]
 
 
 def writer_of(repo: Path) -> Path:
@@ -365,63 +317,6 @@ def test_a_record_that_the_authority_has_not_signed_is_not_put_back(place: Place
     assert text.code == 3 and path.name in text.out
     theirs.write_bytes(whole)
     assert place.repair().code == 0 and path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("place", ["signed"], indirect=True)
-def test_a_replacement_of_the_writer_key_at_the_copy_stays_there(place: Place, tmp_path: Path) -> None:
-    """Its record would make invalid what the writer has signed here since."""
-    new = ("--writer-key", tmp_path / "new.key")
-    line = ("key", "replace-writer", "--new-writer-key", tmp_path / "new.key", "-r", place.copy, *place.keys)
-    replaced = place.typed(*line)
-    assert replaced.code == 0, replaced
-    out = place.keys[1].parent / "out"  # type: ignore[union-attr]
-    assert place.typed("import", out, "-r", place.repo, *place.keys).code == 0
-    assert place.typed("import", out, "-r", place.copy, *new).code == 0
-    theirs = place.manifests(place.copy)[-1]
-    shutil.copyfile(theirs, place.repo / "backups" / theirs.name)
-    done = place.repair()
-    assert done.code == 3 and len(list((place.repo / "keys").iterdir())) == 1
-    assert [row["outcome"] for row in done.document["manifests"]] == ["lost"]
-
-
-@pytest.mark.parametrize("place", ["signed"], indirect=True)
-def test_repair_does_not_say_that_nothing_is_damaged_if_that_could_not_be_recorded(place: Place) -> None:
-    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
-    damage(segment, "flipped")
-    without_key = place.typed("verify", "-r", place.repo)
-    assert without_key.code == 14 and "run 'jsbackup verify --writer-key FILE'" in without_key.err
-    line = ("repair", "--from", place.copy, "-r", place.repo)
-    done = place.typed(*line)
-    assert done.code == 0 and "nothing is known" not in done.out
-    assert done.out.splitlines() == [
-        "no object is missing, has a wrong size, or is recorded as damaged; objects were not read: "
-        "--check reads them all",
-    ]
-    assert place.typed(*line, "--json").document["checked"] is False
-    mended = place.typed(*line, "--check", "--json")
-    assert (mended.code, mended.document["mended"], mended.document["checked"]) == (0, 1, True)
-    assert "the repair is not recorded; run 'jsbackup verify --writer-key FILE'" in mended.err
-    checked = place.typed(*line, "--check")
-    assert (checked.code, checked.out) == (0, "nothing is missing or damaged\n")
-
-
-def test_repair_names_problems_that_the_last_verify_has_recorded(place: Place) -> None:
-    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
-    damage(segment, "flipped")
-    assert place.verify().code == 14
-    shutil.rmtree(place.repo / "verified")  # which says what is damaged
-    done = place.typed("repair", "--from", place.copy, "-r", place.repo)
-    assert done.code == 0 and "nothing is known" not in done.out
-    assert "the last recorded verify, of 20" in done.out and "--check reads them all" in done.out
-    last = place.repair().document["last_verify"]
-    assert set(last) == {"ended", "problems"} and last["problems"] >= 1
-
-
-@pytest.mark.parametrize("how", ["flipped", "cut", "emptied"])
-def test_a_damaged_descriptor_has_a_hint(place: Place, how: str) -> None:
-    damage(place.repo / "jsbackup.json", how)
-    done = place.verify()
-    assert done.code == 14 and "Restore jsbackup.json from a copy of this repository" in done.err
 
 
 # --- what the witness of the newest backup says ---
@@ -487,17 +382,6 @@ def test_a_damaged_witness_is_said_and_replaced_if_that_of_the_copy_is_sound(pla
     (row,) = check("repair", done)["manifests"]
     assert done.code == 0 and "named another manifest, and names this one from now on" in row["problem"]
     assert witness.read_text() == right and place.verify().code == 0
-
-
-def test_a_trusted_copy_that_the_witness_contradicts_is_said(place: Place) -> None:
-    edited(place.manifests(place.copy)[1])
-    theirs = place.manifests(place.copy)[1].read_bytes()
-    damage(place.manifests()[1], "removed")
-    lost = place.repair()
-    assert lost.code == 3 and "its witness names another one" in lost.document["manifests"][0]["reason"]
-    text = place.typed("repair", "--trust-copy", "--from", place.copy, "-r", place.repo)
-    assert text.code == 0 and "named another manifest, and names this one from now on: put back" in text.out
-    assert place.manifests()[1].read_bytes() == theirs and place.verify().code == 0
 
 
 def test_a_manifest_that_its_witness_contradicts_takes_no_ones_place_and_is_not_copied(

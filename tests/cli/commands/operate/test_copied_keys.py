@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,17 +95,6 @@ def test_a_damaged_record_of_a_writer_is_a_breach(vault: Vault) -> None:
     damage(next((vault.repo / "keys").glob("writer-*.json")), "flipped")
     done = vault.write("status")
     assert done.code == 17 and "nothing that this writer has signed can be read" in done.out
-
-
-def test_writers_that_followed_one_another_are_brought_together(vault: Vault) -> None:
-    second = replaced(vault)
-    back_up(second, SECOND)
-    third = replaced(second)
-    assert copied(third).code == 0
-    assert of_copy(third, "verify").code == 0 and keys_in(vault.copy) == keys_in(vault.repo)
-    for old in (vault, second):
-        refused = of_copy(old, "hold", FIRST)
-        assert refused.code == 12 and "has been replaced" in refused.err
 
 
 @pytest.mark.parametrize("kind", ["vault", "signed"])
@@ -263,29 +251,6 @@ def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault
         assert vault.run("verify", "--writer-key", vault.writer, repo=folder).code == 0
 
 
-def test_a_reader_who_was_added_again_comes(vault: Vault, tmp_path: Path) -> None:
-    added_and_copied(vault)
-    assert vault.read("key", "remove", OTHER_LABEL).code == 0
-    assert copied(vault).code == 0
-    assert vault.run("key", "remove", OTHER_LABEL, repo=vault.copy).code == 0
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    done = copied(vault)
-    assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
-    assert keys_in(vault.copy) == keys_in(vault.repo)
-    (tmp_path / "other.key").write_text(f"{OTHER.text}\n")
-    assert vault.run("verify", "--level", "data", "--identity", tmp_path / "other.key", repo=vault.copy).code == 0
-
-
-@pytest.mark.parametrize("how", ["removed", "flipped", "exchanged"])
-def test_a_removed_reader_stays_away_whose_key_file_was_broken(vault: Vault, how: str) -> None:
-    added_and_copied(vault)
-    damage(vault.key_file(OTHER), how)
-    assert vault.read("key", "remove", OTHER_LABEL).code == 0
-    before = keys_in(vault.repo)
-    back_up(vault, THIRD, vault.copy)
-    assert copied_back(vault).code == 0 and keys_in(vault.repo) == before
-
-
 def test_two_lists_of_the_same_generation_stay_as_they_are(vault: Vault) -> None:
     """Each has let in another reader; who has both lists signs the next one."""
     third = recipient(age.age_identity(bytes([3]) * 32)).label
@@ -300,16 +265,6 @@ def test_two_lists_of_the_same_generation_stay_as_they_are(vault: Vault) -> None
     assert of_copy(vault, "verify").code == 0
 
 
-def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path: Path) -> None:
-    """A reader who was removed since: keys are copied before anything else."""
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    third = tmp_path / "third"
-    shutil.copytree(vault.repo / "keys", third / "keys")
-    assert vault.read("key", "remove", OTHER_LABEL).code == 0
-    done = vault.write("copy", "--to-repo", third)
-    assert done.code == 0 and f"keys/{OTHER_LABEL}" in done.err and "'jsbackup key remove' there" in done.err
-
-
 def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
     theirs = vault.key_file(repo=vault.copy)
     before = damage(theirs, "removed")
@@ -318,25 +273,6 @@ def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
     before = damage(vault.list_file(vault.copy), "removed")
     assert copied(vault).code == 0 and vault.list_file(vault.copy).read_bytes() == before
     assert of_copy(vault, "verify").code == 0
-
-
-def test_a_copy_goes_on_where_the_keys_were_half_brought(vault: Vault) -> None:
-    """The key file is there, the list is not."""
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    added = vault.key_file(OTHER)
-    (vault.copy / "keys" / added.name).write_bytes(added.read_bytes())
-    assert copied(vault).code == 0
-    assert keys_in(vault.copy) == keys_in(vault.repo) and of_copy(vault, "verify").code == 0
-
-
-def test_another_repository_keeps_its_own_keys(vault: Vault, typed: Type, tmp_path: Path) -> None:
-    (tmp_path / "else").mkdir()
-    other = make_vault(typed, tmp_path / "else", OTHER)
-    before = keys_in(other.repo)
-    new = replaced(vault)
-    into = ["--to-repo", other.repo, "--to-writer-key", other.writer, "--identity", vault.identity]
-    done = new.write("copy", *into, "--json")
-    assert done.code == 0 and done.document["notes"] == [] and keys_in(other.repo) == before
 
 
 def test_a_record_that_the_authority_has_not_signed_is_not_brought(vault: Vault, typed: Type, tmp_path: Path) -> None:

@@ -122,14 +122,6 @@ def test_recipients_may_be_in_a_file(typed: Type, keys: Path) -> None:
     assert all(typed("list", "-r", keys / "r", "--identity", keys / who).code == 0 for who in ("me", "other"))
 
 
-def test_a_path_in_place_of_a_writer_key_is_told_its_variable(
-    typed: Type, repo: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JSBACKUP_WRITER_KEY", str(keys / "w"))
-    done = typed("list", "-r", repo)
-    assert done.code == 2 and "JSBACKUP_WRITER_KEY_FILE names its file" in done.err and str(keys) not in done.err
-
-
 # --- key ---
 
 

@@ -16,7 +16,6 @@ from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.signing import encode_writer_key, sign_document
 from jsbackup.repository.document import encode_document
-from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
@@ -188,15 +187,6 @@ def test_of_another_repository_nothing_is_put_back(vault: Vault, typed: Type, tm
     assert [path.name[:6] for path in (vault.repo / "keys").iterdir()] == ["writer"]
 
 
-def test_the_other_reader_still_reads_and_is_told(vault: Vault, tmp_path: Path, typed: Type) -> None:
-    (tmp_path / "two").mkdir()
-    two = make_vault(typed, tmp_path / "two", ME, OTHER)
-    damage(two.key_file(OTHER), "removed")
-    assert two.read("verify", "--level", "data").code == 14
-    done = two.read("repair", "--from", two.copy)
-    assert done.code == 0 and two.read("verify", "--level", "data").code == 0
-
-
 @pytest.mark.parametrize("how", HOW)
 def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_path: Path, how: str) -> None:
     key = vault.key_file()
@@ -311,17 +301,6 @@ def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("repair", "--from", vault.copy).code == 12
 
 
-def test_a_changed_copy_is_made_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
-    vault = make_vault(typed, tmp_path, ME, OTHER)
-    to = ("--to-repo", vault.repo, "--writer-key", vault.writer)
-    line = ("copy", FIRST, "--stream", "orders", "--rename", "*=N*", *to)
-    assert vault.read(*line).code == 0
-    damage(vault.key_file(OTHER), "removed")
-    done = vault.read(*line, "--json")
-    assert done.code == 14 and any("is missing" in note for note in check("copy", done)["notes"])
-    assert "warning: keys/" in vault.read(*line).out
-
-
 @pytest.mark.nats
 def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert vault.write("backup", "-s", shop.url).code == 0
@@ -333,23 +312,6 @@ def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert "warning: keys/" in text.out and "is complete" in text.out
     lost = vault.read("restore", "latest", "-s", shop.url)
     assert lost.code == 14 and "jsbackup repair --from COPY" in lost.err
-
-
-@pytest.mark.nats
-def test_follow_goes_on_and_ends_with_14(vault: Vault, shop: Shop) -> None:
-    damage(vault.key_file(), "removed")
-    done = vault.write("follow", "-s", shop.url, "--for", "1s", "--json")
-    assert done.code == 14 and check("follow", done)["result"] == "complete"
-    assert any("is missing" in note for note in done.document["notes"])
-
-
-def test_nothing_of_it_concerns_a_plain_repository(typed: Type, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "plain")
-    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t")
-    store_backup(repository)
-    put_hold(repository, Hold(FIRST, CREATED, "t", "why"))
-    assert typed("verify", "-r", tmp_path / "plain").code == 0
-    assert not (tmp_path / "plain" / "keys").exists()
 
 
 @pytest.mark.parametrize("kind", ["ssh-ed25519", "ssh-rsa"])
