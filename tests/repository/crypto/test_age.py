@@ -124,5 +124,3 @@ def test_ssh_keys_read_too(tmp_path: Path, kind: str, bits: str) -> None:
         assert file.read_text().startswith("-----BEGIN RSA ")
         (identity,) = age.parse_identities(file.read_text(), "identity")
         assert identity.recipient is not None and identity.recipient.label == public.label
-
-

@@ -137,5 +137,3 @@ def test_a_slip_in_a_writer_key_is_noticed() -> None:
 def test_another_file_is_no_writer_key(text: str) -> None:
     with pytest.raises(UsageError, match=r"^the writer key is"):
         decode_writer_key(text, "writer key")
-
-

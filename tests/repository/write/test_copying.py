@@ -28,7 +28,6 @@ from jsbackup.repository.write.stream_objects import load_consumer
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
-from tests.harness.counting import CountingStore
 from tests.harness.damage import put_instead
 from tests.harness.stores import Fault, FaultStore, Killed
 
@@ -75,19 +74,17 @@ def assert_sound(repository: Repository, backup: str) -> None:
 # --- as they are ---
 
 
-def test_only_what_is_missing_travels(source: Repository, target: Repository) -> None:
+def test_a_copy_is_the_same_objects_and_only_what_is_missing_travels(source: Repository, target: Repository) -> None:
     copy(source, target, [FIRST])
     before = objects(target.store)
-    counted = CountingStore(source.store)
-    report = copy(Repository.open(counted), target)
-    assert (report.copied, report.present) == ((SECOND, THIRD), (FIRST,))
-    there = objects(target.store)
-    assert report.copied_objects == len(there) - len(before)
-    assert report.skipped_objects > 0
+    report = copy(source, target)
+    assert (report.copied, report.present, report.failed) == ((SECOND, THIRD), (FIRST,), ())
+    copied = objects(target.store)
+    assert copied == objects(source.store)
+    assert report.copied_objects == len(copied) - len(before) and report.skipped_objects > 0
+    assert report.copied_bytes == sum(map(len, copied.values())) - sum(map(len, before.values()))
     again = copy(source, target)
-    assert (again.copied, again.present) == ((), (FIRST, SECOND, THIRD))
-    assert (again.copied_objects, again.copied_bytes, again.skipped_objects) == (0, 0, 0)
-    assert objects(target.store) == there
+    assert (again.copied, again.present, again.copied_objects) == ((), (FIRST, SECOND, THIRD), 0)
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "other"])
@@ -129,12 +126,11 @@ def test_a_backup_whose_objects_are_in_other_places_is_the_same(source: Reposito
     assert copy(source, target, [FIRST]).present == (FIRST,)
 
 
-@pytest.mark.parametrize("found", ["short", "same size, other end"])
 def test_another_object_at_the_target_is_left_alone_and_ours_stored_beside_it(
-    source: Repository, target: Repository, found: str
+    source: Repository, target: Repository
 ) -> None:
     ref = source.manifest(FIRST).streams[0].segments[0]
-    other = b"short" if found == "short" else source.store.get(ref.key)[:-20] + bytes(20)
+    other = source.store.get(ref.key)[:-20] + bytes(20)
     target.store.put(ref.key, other)
     report = copy(source, target)
     assert (report.copied, report.failed) == ((FIRST, SECOND, THIRD), ())
@@ -217,10 +213,9 @@ def test_somebody_else_copies_the_same_at_the_same_time(source: Repository, targ
     assert objects(target.store) == objects(source.store)
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER])
+@pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.LOSE_ANSWER])
 def test_stopped_anywhere_a_copy_leaves_whole_backups_and_can_be_repeated(
     source: Repository, side: str, fault: Fault
 ) -> None:
@@ -299,8 +294,9 @@ def contents(repository: Repository, backup: str) -> list[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["plain", "signed", "encrypted"])
-@pytest.mark.parametrize("of", ["plain", "signed", "encrypted"])
+@pytest.mark.parametrize(
+    ("of", "to"), [("plain", "encrypted"), ("encrypted", "encrypted"), ("encrypted", "signed"), ("signed", "plain")]
+)
 def test_what_a_backup_holds_is_the_same_however_it_is_kept(of: str, to: str) -> None:
     source, target = made(of, "5007ce"), made(to, "7a79e7")
     for number, backup in enumerate(ALL[:2]):
@@ -325,9 +321,8 @@ def test_what_a_backup_holds_is_the_same_however_it_is_kept(of: str, to: str) ->
         assert find_gaps(target.writer().documents) == []
 
 
-@pytest.mark.parametrize("kind", ["signed", "encrypted"])
-def test_a_replica_takes_everything_as_it_is_without_a_key_that_reads_messages(kind: str) -> None:
-    source = made(kind, "5007ce")
+def test_a_replica_takes_everything_as_it_is_without_a_key_that_reads_messages() -> None:
+    source = made("encrypted", "5007ce")
     for backup in ALL:
         store_backup(source.writer(), backup)
     store = MemoryStore()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
@@ -57,6 +57,7 @@ def test_a_subject_is_the_same_whether_its_segment_keeps_text_or_bytes() -> None
     assert list(messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, reader)) == [1]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 3), st.data())
 def test_what_stays_of_each_subject_is_never_less_than_the_limit_allows(
     subjects: list[str], limit: int, data: st.DataObject
@@ -73,6 +74,7 @@ def test_what_stays_of_each_subject_is_never_less_than_the_limit_allows(
         assert {s for s in all_of_it[:-limit] if s in doubtful} <= gone
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "sub", "all"])), min_size=1, max_size=30),
     st.integers(0, 3),

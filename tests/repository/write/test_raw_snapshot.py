@@ -17,7 +17,7 @@ from jsbackup.stores.memory import MemoryStore
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=10), st.integers(1, 40))
 def test_bytes_come_back_and_pieces_depend_on_them_alone(chunks: list[bytes], size: int) -> None:
     store = MemoryStore()
