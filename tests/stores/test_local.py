@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores import posix
-from jsbackup.stores.local import LocalStore, remove_incoming
+from jsbackup.stores import local, posix
+from jsbackup.stores.local import LocalStore, remove_incoming, sorted_names
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_foreign_names_are_no_objects(store: LocalStore, root: Path) -> None:
 def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
     store: LocalStore, root: Path, tmp_path: Path
 ) -> None:
-    """Nor is it taken from another folder, or deleted there: it may be a copy, or from another time."""
+    """Nor is it taken from another folder, put or deleted there: that of the mount point, a copy, another time's."""
     store.put("first", b"1")
     store.put("a/b", b"2")
     reader = LocalStore(root)
@@ -130,6 +132,7 @@ def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
         lambda store: list(store.list()),
         lambda store: list(store.list("a/")),
         lambda store: store.delete("a/b"),
+        lambda store: store.put("a/c", b"2"),
         lambda store: store.glance(),
     )
 
@@ -202,11 +205,6 @@ def test_a_put_that_fails_half_way_leaves_nothing(root: Path) -> None:
     ("code", "sentence"),
     [
         (errno.ENOSPC, "no space left on the file system"),
-        (errno.EDQUOT, "the disk quota is used up"),
-        (errno.EACCES, "permission denied"),
-        (errno.EROFS, "the file system is read-only"),
-        (errno.EIO, "the disk reports an input/output error"),
-        (errno.ENAMETOOLONG, "the name is too long for the file system"),
         (errno.EXDEV, "invalid cross-device link"),
     ],
 )
@@ -285,7 +283,7 @@ def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        done = [int(child.stdout.readline()) for _ in range(25)]
+        done = [int(child.stdout.readline()) for _ in range(15)]
         child.send_signal(signal.SIGKILL)
         done += [int(line) for line in child.stdout]
     store = LocalStore(root)
@@ -310,9 +308,22 @@ def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> Non
             return incoming
 
     store = Disturbed(tmp_path / "store")
-    for number in range(300):
+    for number in range(30):
         store.put(f"a/{number:03}", b"x")
-    assert store.times == 1200
-    assert len(list(store.list())) == 300
+    assert store.times == 120
+    assert len(list(store.list())) == 30
     remove_incoming(tmp_path / "store")
     assert {path.name for path in (tmp_path / "store").iterdir()} == {"a"}
+
+
+_NAMES = st.text(st.characters(blacklist_characters="\0/", blacklist_categories=("Cs",)), min_size=1, max_size=12)
+
+
+@settings(max_examples=50)
+@given(st.lists(_NAMES | st.just("b\udcff"), unique=True), st.integers(1, 9), st.integers(1, 5))
+def test_names_of_a_folder_come_in_order_however_many_runs_they_make(names: list[str], run: int, block: int) -> None:
+    """Also those that are not UTF-8."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_RUN_NAMES", run)
+        patch.setattr(local, "_BLOCK_NAMES", block)
+        assert list(sorted_names(iter(names))) == sorted(names)

@@ -84,5 +84,3 @@ def test_a_store_that_fails_is_not_taken_for_a_good_one(at: int) -> None:
     memory = MemoryStore()
     with pytest.raises(StoreError, match="injected"):
         probe_store(FaultStore(memory, Fault.FAIL, at=at), "probe/1")
-
-

