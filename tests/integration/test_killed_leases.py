@@ -112,5 +112,3 @@ def test_a_stopped_command_keeps_its_lease(tmp_path: Path, nats_server: Callable
         assert done.code == 11 and "in use by follow" in done.document["error"]["message"]
         child.kill()
     jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0").ok()
-
-

@@ -132,17 +132,6 @@ def test_a_store_with_bad_moments_loses_nothing(
     assert [one["backup"] for one in copied["backups"]] == [first["backup"], second["backup"]]
 
 
-def test_init_says_what_the_store_can_do(s3_server: S3Server) -> None:
-    where = f"s3://{LOCKED_BUCKET}/commands/{os.getpid()}"
-    made = jsbackup("init", "-r", where, **s3_server.environment).ok().document
-    assert made["store"]["object_lock"] is True and made["store"]["versioned"] is True
-    with S3Peer(s3_server.port) as peer:
-        peer.always(Fault.UNCONDITIONAL, "PUT")
-        where = f"s3://{BUCKET}/unconditional/{os.getpid()}"
-        made = jsbackup("init", "-r", where, "--s3-endpoint", peer.url, **s3_server.environment).ok().document
-    assert made["store"]["conditional_writes"] is False
-
-
 def test_a_locked_backup_outlives_whoever_wants_it_gone(
     nats_server: Starter, s3_server: S3Server, tmp_path: Path
 ) -> None:

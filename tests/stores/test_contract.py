@@ -139,15 +139,6 @@ def test_a_listing_takes_any_prefix(store: Store) -> None:
         assert keys_of(store, prefix) == sorted(key for key in keys if key.startswith(prefix)), prefix
 
 
-@pytest.mark.slow
-def test_a_listing_holds_thousands(store: Store) -> None:
-    """More than one page of S3."""
-    expected = [f"many/{number:05}" for number in range(1100)]
-    for key in expected:
-        store.put(key, b"")
-    assert keys_of(store, "many/") == expected
-
-
 def test_objects_can_be_deleted_while_they_are_listed(store: Store) -> None:
     for number in range(20):
         store.put(f"f{number % 3}/{number}", b"")

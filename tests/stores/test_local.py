@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import shutil
@@ -65,13 +64,6 @@ def test_a_root_that_is_no_folder_is_said_to_be_none(tmp_path: Path) -> None:
         for use in uses:
             with pytest.raises(NoFolder, match=f"cannot open {tmp_path}/{name}: {says}"):
                 use(LocalStore(tmp_path / name))
-
-
-def test_a_root_may_be_a_symbolic_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    LocalStore(tmp_path / "link").put("a", b"1")
-    assert (tmp_path / "real/a").read_bytes() == b"1"
 
 
 def test_links_inside_the_root_are_not_followed(store: LocalStore, root: Path, tmp_path: Path) -> None:
@@ -240,16 +232,6 @@ def test_old_leftovers_are_swept_at_the_first_put(store: LocalStore, root: Path)
     assert not old.exists()
     assert young.exists()
     assert [info.key for info in store.list()] == ["a"]
-
-
-def test_an_old_leftover_that_somebody_holds_is_not_swept(store: LocalStore, root: Path) -> None:
-    held = leftover(root, "1-0", 7200)
-    with held.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        store.put("a", b"")
-        assert held.exists()
-    LocalStore(root).put("b", b"")
-    assert not held.exists()
 
 
 def test_whoever_writes_holds_its_temporary_file(

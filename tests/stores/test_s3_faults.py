@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.model import S3Settings
 from jsbackup.stores import s3 as s3_upload
+from jsbackup.stores import s3_client
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 from jsbackup.stores.retry import RetryingStore
@@ -115,12 +119,22 @@ def test_the_store_says_how_long_to_wait(bench: Bench) -> None:
     assert bench.slept == [7.0, 60.0, 3.0]
 
 
-def test_a_long_listing_goes_on_where_it_broke(bench: Bench) -> None:
+@pytest.mark.parametrize("trouble", [Fault.TRUNCATE, Fault.RESET_BEFORE])
+def test_a_listing_of_many_pages_is_whole_and_goes_on_where_it_broke(
+    bench: Bench, trouble: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_small(settings: S3Settings) -> Any:
+        client = s3_client.make_client(settings)
+        client.list_objects_v2 = partial(client.list_objects_v2, MaxKeys=7)
+        return client
+
+    monkeypatch.setattr("jsbackup.stores.s3.make_client", make_small)
+    store = RetryingStore(S3Store(BUCKET, bench.prefix, settings_of(bench.peer.url)), sleep=bench.slept.append)
     for number in range(20):
         bench.truth.put(f"k/{number:02}", b"")
-    for trouble in (Fault.TRUNCATE, Fault.RESET_BEFORE):
-        bench.peer.meet(trouble, "LIST")
-        assert [info.key for info in bench.store.list("k/")] == [f"k/{number:02}" for number in range(20)]
+    bench.peer.meet(trouble, "LIST", after=1)
+    assert [info.key for info in store.list("k/")] == [f"k/{number:02}" for number in range(20)]
+    assert bench.peer.count("LIST") >= 4 and bench.slept
 
 
 # --- damaged bytes ---

@@ -12,7 +12,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
-from jsbackup.repository.crypto.keys import add_readers, open_secret, read_identities
+from jsbackup.repository.crypto.keys import read_identities
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.crypto.readers import load_readers
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
@@ -108,31 +108,6 @@ def test_without_a_key_there_are_ids_and_nothing_else(store: MemoryStore) -> Non
 
 
 # --- keys that come and go ---
-
-
-def test_a_reader_can_let_another_one_in(store: MemoryStore) -> None:
-    new_keys = make(store, ME)
-    store_backup(Repository.open(store, of_writer(new_keys)))
-    descriptor = Repository.open(store).descriptor
-    add_readers(store, descriptor, open_secret(store, descriptor, of(ME)), [recipient(OTHER)])
-    repository = Repository.open(store, of(OTHER))
-    assert not list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
-    with pytest.raises(UsageError, match="can read the repository already"):
-        add_readers(store, descriptor, open_secret(store, descriptor, of(OTHER)), [recipient(OTHER)])
-    assert readers_of(store) == {recipient(ME).label, recipient(OTHER).label}
-
-
-def test_a_passphrase_reads_too(store: MemoryStore) -> None:
-    new_keys = make(store, ME)
-    assert new_keys.secret is not None and new_keys.secret.identity.text is not None
-    wrapped = cheap_passphrase_file(f"# x\n{new_keys.secret.identity.text}\n".encode(), "correct horse")
-    store.put(layout.identity_key("passphrase-00aaff", "00ff", "0" * 64), wrapped)
-    Repository.open(store, of_writer(new_keys)).commit(LEAF)
-    assert Repository.open(store, GivenKeys(passphrase="correct horse")).manifest(FIRST).id == FIRST
-    with pytest.raises(KeyUnavailable):
-        Repository.open(store, GivenKeys(passphrase="battery staple"))
-    both = GivenKeys(identities=(STRANGER,), passphrase="correct horse")
-    assert Repository.open(store, both).manifest(FIRST).id == FIRST
 
 
 def test_an_identity_file_may_take_a_passphrase_itself() -> None:
@@ -292,18 +267,6 @@ def test_a_writer_whom_the_store_hides_writes_nothing(store: MemoryStore) -> Non
     for write in (lambda: repository.objects.sealing.seal(b"x"), lambda: repository.commit(LEAF)):
         with pytest.raises(KeyUnavailable):
             write()
-
-
-def test_a_damaged_key_is_told_from_a_wrong_one(store: MemoryStore) -> None:
-    make(store, ME)
-    (key,) = load_readers(store, Repository.open(store).descriptor).stored
-    data = store.get(key)
-    for at in range(0, len(data), 7):
-        flipped = bytearray(data)
-        flipped[at] ^= 1 << at % 8
-        put_anew(store, key, bytes(flipped))
-        with pytest.raises(IntegrityError, match=key):
-            Repository.open(store, of(ME))
 
 
 def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> None:

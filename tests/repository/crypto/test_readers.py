@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.errors import KeyUnavailable, ObjectLocked, StoreError, UsageError
+from jsbackup.errors import ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify_run import check_readers
 from jsbackup.repository.crypto import age
@@ -88,20 +88,6 @@ def test_two_who_change_the_list_at_once_lose_no_reader() -> None:
     change_readers(FaultStore(store, before=interfere), descriptor, authority, add={second: "0" * 64})
     readers = load_readers(store, descriptor)
     assert {first, second} < readers.listed.keys() and readers.lists == (layout.readers_key(3),)
-
-
-def test_who_may_not_sign_removes_only_what_no_list_names() -> None:
-    store = MemoryStore()
-    repository, new_keys, _ = make(store)
-    assert new_keys.secret is not None
-    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
-    with pytest.raises(KeyUnavailable):
-        remove_reader(store, repository.descriptor, None, reader_id(theirs))
-    unlisted = layout.identity_key("age1x", "00ff", "0" * 64)
-    store.put(unlisted, b"")
-    assert examine_readers(store, repository.descriptor).unlisted == [unlisted]
-    assert remove_reader(store, repository.descriptor, None, "age1x") == unlisted
-    assert examine_readers(store, repository.descriptor).unlisted == []
 
 
 def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:

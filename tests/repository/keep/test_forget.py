@@ -6,16 +6,16 @@ from functools import cache, partial
 
 import pytest
 
-from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, StoreError, UsageError
+from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.inventory import find_gaps, newest_catalog
+from jsbackup.repository.inventory import find_gaps
 from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, put_hold
-from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup
+from jsbackup.repository.keep.retention import Decisions, Policy
 from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -74,18 +74,6 @@ def test_what_is_planned_is_what_is_done_and_the_oldest_goes_first(store: Memory
     assert [key for name, key in watched.log if name == "delete"] == [layout.manifest_key(one) for one in IDS[:3]]
 
 
-def test_a_catalog_without_them_is_there_before_the_first_one_goes(store: MemoryStore) -> None:
-    def look(operation: str, key: str) -> None:
-        if operation == "delete" and key.startswith(layout.BACKUPS):
-            catalog, _ = newest_catalog(Repository.open(store).documents)
-            assert catalog is not None and [entry.id for entry in catalog.entries] == IDS[3:]
-            seen.append(key)
-
-    seen: list[str] = []
-    forget(FaultStore(store, before=look))
-    assert len(seen) == 3
-
-
 def test_a_backup_that_is_held_while_others_are_removed_stays(store: MemoryStore) -> None:
     def hold_the_third(operation: str, key: str) -> None:
         if (operation, key) == ("delete", layout.manifest_key(IDS[0])):
@@ -108,14 +96,6 @@ def test_a_backup_that_the_store_has_locked_stays_and_the_others_go(store: Memor
 
 
 # --- by ids ---
-
-
-def test_those_that_are_named_go_also_the_newest(store: MemoryStore) -> None:
-    planned = plan_by_ids(Repository.open(store), [IDS[4], IDS[1]])
-    assert planned.decisions.removed == (RemovedBackup(IDS[1], "", "named"), RemovedBackup(IDS[4], "", "named"))
-    assert planned.decisions.kept[0] == KeptBackup(IDS[0], "", ("not named",))
-    remove_decided(Repository.open(store), planned.decisions)
-    assert Repository.open(store).backups() == [IDS[0], IDS[2], IDS[3]]
 
 
 def test_if_one_is_missing_none_is_removed(store: MemoryStore) -> None:
@@ -242,14 +222,3 @@ def test_killed_anywhere_the_others_are_whole_and_a_rerun_does_the_rest(fault: F
             assert list(verify_backup(repository.objects, repository.manifest(backup), Level.OBJECTS)) == []
         forget(store)
         assert Repository.open(store).backups() == IDS[1:4]
-
-
-def test_a_store_that_fails_midway_says_how_far_it_went(store: MemoryStore) -> None:
-    def fail(operation: str, key: str) -> None:
-        if (operation, key) == ("delete", layout.manifest_key(IDS[1])):
-            raise StoreError("the store is gone", hint="Look for it.")
-
-    with pytest.raises(StoreError, match="the store is gone") as caught:
-        forget(FaultStore(store, before=fail))
-    assert caught.value.hint == "Look for it. 1 of 3 backups removed; run it again to remove the others."
-    assert Repository.open(store).backups() == IDS[1:]

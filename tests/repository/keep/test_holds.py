@@ -66,14 +66,6 @@ def test_a_backup_is_held_until_it_is_released(repository: Repository) -> None:
     assert not is_held(repository, FIRST) and not release_hold(repository, FIRST)
 
 
-def test_what_is_not_there_cannot_be_held(repository: Repository) -> None:
-    with pytest.raises(UsageError, match=f"no backup {SECOND}"):
-        put_hold(repository, Hold(SECOND, CREATED))
-    assert held_backups(repository) == frozenset()
-    with pytest.raises(FormatError):
-        put_hold(repository, Hold("../x", CREATED))
-
-
 def test_a_backup_that_is_forgotten_while_it_is_held_is_an_error(repository: Repository) -> None:
     def forget(operation: str, key: str) -> None:
         if (operation, key) == ("put", KEY):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -31,7 +31,7 @@ from jsbackup.repository.manifest import objects_named
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import ObjectInfo, Store
+from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque
 from tests.harness.counting import NotingStore
@@ -183,14 +183,6 @@ def test_a_damaged_list_of_marks_makes_everything_wait_again(bench: Bench) -> No
     assert bench.prune(DAY).due_seconds == bench.now + DAY
 
 
-def test_marks_of_a_newer_tool_stop_it(bench: Bench) -> None:
-    document = {"format": 2, "required_features": [], "tool": "later", "unused": []}
-    bench.store.put(layout.mark_key("1a"), encode_document(document, "marks"))
-    with pytest.raises(UnsupportedError):
-        bench.prune()
-    assert bench.content() == bench.needed | bench.orphans
-
-
 def _flipped(bench: Bench, key: str, data: bytes) -> None:
     bench.store.put(key, data.replace(b"orders", b"orderz", 1))
 
@@ -211,21 +203,6 @@ def test_a_manifest_that_cannot_be_read_stops_it(bench: Bench, spoil: Callable[[
         bench.prune()
     assert caught.value.hint is not None
     assert bench.everything() == before
-
-
-def test_a_manifest_that_is_listed_and_not_there_stops_it(bench: Bench) -> None:
-    class Ghosts(FaultStore):
-        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-            yield from super().list(prefix)
-            if prefix == layout.BACKUPS:
-                yield ObjectInfo(layout.manifest_key(SECOND), 1, 0)
-
-        def head(self, key: str) -> ObjectInfo:
-            return ObjectInfo(key, 1, 0)
-
-    with pytest.raises(IntegrityError, match=f"{SECOND}.* is listed, but not there"):
-        bench.prune(store=Ghosts(bench.store))
-    assert bench.content() == bench.needed | bench.orphans
 
 
 def test_a_backup_that_was_taken_away_stops_it_until_it_is_given_up(bench: Bench) -> None:
@@ -322,18 +299,6 @@ def test_receipts_go_when_their_run_has_ended_and_they_are_old(bench: Bench) -> 
     assert {running, foreign, lease} & set(bench.everything()) == {foreign}
 
 
-def test_unfinished_uploads_are_aborted_where_there_are_any(bench: Bench) -> None:
-    class Uploads(FaultStore):
-        asked: list[float] = []  # noqa: RUF012
-
-        def abort_stale_uploads(self, older_than_seconds: float) -> int:
-            self.asked.append(older_than_seconds)
-            return 3
-
-    assert bench.prune(store=Uploads(bench.store)).leftovers == 3
-    assert Uploads.asked == [DAY]
-
-
 def test_what_the_store_locks_is_kept_and_counted(bench: Bench) -> None:
     key = min(bench.orphans)
 
@@ -375,17 +340,6 @@ def test_it_stops_deleting_when_its_lease_is_not_sure_any_more(bench: Bench) -> 
     assert 1 <= deletes < len(bench.orphans)
     assert bench.prune().deleted_objects > 0
     bench.assert_sound()
-
-
-def test_a_preview_says_what_would_go_and_changes_nothing(bench: Bench) -> None:
-    before = bench.everything()
-    assert bench.preview().deleted_objects == len(bench.orphans)
-    waiting = bench.preview(DAY)
-    assert (waiting.deleted_objects, waiting.marked_objects) == (0, len(bench.orphans))
-    everything = bench.preview(without=(FIRST,))
-    assert everything.deleted_objects == len(bench.orphans | bench.needed)
-    assert bench.everything() == before
-    assert replace(bench.preview(), leftovers=0) == bench.prune()
 
 
 def operations(grace_seconds: float) -> int:

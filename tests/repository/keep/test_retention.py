@@ -93,23 +93,6 @@ def test_an_empty_policy_is_refused() -> None:
         decide([ago()], Policy())
 
 
-def test_the_last_are_kept_and_each_decision_has_its_reason() -> None:
-    old, middle, new = ago(hours=3), ago(hours=2), ago(hours=1)
-    done = decide([middle, new, old], Policy(last=2))
-    assert [one.backup for one in done.kept] == [middle.id, new.id]
-    assert reasons(done) == {new.id: "newest complete backup; last (1 of 2)", middle.id: "last (2 of 2)"}
-    assert why_removed(done) == {old.id: "last: 2 newer kept"}
-
-
-def test_of_each_day_the_newest_is_kept() -> None:
-    backups = {(day, hour): ago(days=day, hours=hour) for day in range(4) for hour in (1, 5)}
-    done = decide(backups.values(), Policy(daily=3))
-    assert kept(done) == {backups[day, 1].id for day in range(3)}
-    assert reasons(done)[backups[2, 1].id] == "daily 2026-11-19 (3 of 3)"
-    assert why_removed(done)[backups[2, 5].id] == f"daily 2026-11-19: {backups[2, 1].id} kept"
-    assert why_removed(done)[backups[3, 1].id] == why_removed(done)[backups[3, 5].id] == "daily: 3 newer kept"
-
-
 @pytest.mark.parametrize(
     ("policy", "earlier", "later", "period"),
     [
@@ -127,26 +110,6 @@ def test_periods_end_where_the_calendar_says_in_utc(policy: Policy, earlier: str
     assert reasons(done)[first.id] == f"{period} (2 of 2)"
     third = made(datetime.fromisoformat(f"{later}+00:00") + timedelta(seconds=1))
     assert removed(decide([first, second, third], policy)) == {second.id}
-
-
-def test_within_counts_from_the_newest_complete_backup() -> None:
-    backups = [ago(days=days) for days in (100, 101, 107, 107.1)]
-    done = decide(backups, Policy(within_seconds=7 * 86400))
-    assert removed(done) == {backups[3].id}
-    assert reasons(done)[backups[2].id] == f"within 7 d before {backups[0].id}"
-    assert why_removed(done)[backups[3].id] == f"within: older than 7 d before {backups[0].id}"
-
-
-def test_tags_keep_by_key_or_by_key_and_value() -> None:
-    release = ago(days=9, tags=["release"])
-    other = replace(ago(days=8), tags={"release": "no"})
-    plain, newest = ago(days=7), ago()
-    backups = [release, other, plain, newest]
-    by_key = decide(backups, Policy(tags=(TagRule("release"),)))
-    assert kept(by_key) == {release.id, other.id, newest.id} and reasons(by_key)[other.id] == "tag release"
-    by_value = decide(backups, Policy(tags=(TagRule("release", "yes"), TagRule("other"))))
-    assert kept(by_value) == {release.id, newest.id}
-    assert why_removed(by_value)[other.id] == "no tag release=yes; no tag other"
 
 
 # --- partial backups ---

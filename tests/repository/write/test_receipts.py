@@ -6,33 +6,29 @@ import itertools
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import Documents, encode_document
 from jsbackup.repository.layout import ObjectKind, ReceiptKey
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.pages.segment_pages import list_to_json
 from jsbackup.repository.read.segments import SegmentReader
-from jsbackup.repository.repository import Repository
 from jsbackup.repository.write import receipts
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, INCARNATION, SEGMENT_BYTES, make_manifest, make_repository
+from tests.harness.backups import INCARNATION, SEGMENT_BYTES, make_manifest, make_repository
 from tests.harness.batches import Message, batch_of, messages_of, some_messages
 from tests.harness.damage import DAMAGES, put_instead
+from tests.harness.history import KINDS, Scene, initialise
 from tests.harness.stores import Fault, FaultStore, Killed
 
-ME = age.age_identity(bytes(range(32)))
 FOLDER, OTHER = (layout.stream_folder(name, INCARNATION) for name in ("orders", "other"))
 RUN, NEXT = "00" * 8, "11" * 8
 BEGAN, LATER = "2026-11-21T01:45:00Z", "2026-11-21T01:55:00Z"
@@ -72,7 +68,7 @@ def the_next(store: MemoryStore, run: str = NEXT) -> Receipts:
     return made
 
 
-def keys(store: MemoryStore) -> list[str]:
+def keys(store: Store) -> list[str]:
     return [info.key for info in store.list(layout.RECEIPTS)]
 
 
@@ -209,101 +205,77 @@ def test_a_store_that_does_not_take_or_give_one_stops_no_backup(store: MemorySto
 # --- in repositories of every kind ---
 
 
-@dataclass(frozen=True)
-class Place:
-    """A repository that is empty, and the keys that it takes to write to it and to read all of it."""
-
-    empty: dict[str, bytes]
-    writing: GivenKeys
-    reading: GivenKeys
-
-    @property
-    def is_encrypted(self) -> bool:
-        return bool(self.reading.identities)
-
-    def store(self) -> MemoryStore:
-        made = MemoryStore()
-        for key, data in self.empty.items():
-            made.put(key, data)
-        return made
-
-    def back_up(self, store: Store, run: str, messages: list[Message], *, finish: bool = True) -> SegmentWriter:
-        """As another process than any before: whoever wrote a segment can read it as long as it runs."""
-        repository = Repository.open(store, self.writing)
-        made = Receipts(repository.documents, run, LATER, "t")
-        made.read_earlier()
-        folder = repository.objects.sealing.folder("orders", INCARNATION)
-        stored = stored_segments(repository.objects, folder, *made.candidates(folder, None))
-        writer = SegmentWriter(repository.objects, folder, stored, note=made.note, segment_bytes=SEGMENT_BYTES)
-        writer.add(batch_of(messages))
-        if finish:
-            writer.finish()
-        else:
-            assert writer._cutter.refs  # waits until what is full is stored
-        return writer
+def back_up(
+    scene: Scene, run: str, messages: list[Message], *, store: Store | None = None, finish: bool = True
+) -> SegmentWriter:
+    """As another process than any before: whoever wrote a segment can read it as long as it runs."""
+    repository = scene.open(store)
+    made = Receipts(repository.documents, run, LATER, "t")
+    made.read_earlier()
+    folder = repository.objects.sealing.folder("orders", INCARNATION)
+    stored = stored_segments(repository.objects, folder, *made.candidates(folder, None))
+    writer = SegmentWriter(repository.objects, folder, stored, note=made.note, segment_bytes=SEGMENT_BYTES)
+    writer.add(batch_of(messages))
+    if finish:
+        writer.finish()
+    else:
+        assert writer._cutter.refs  # waits until what is full is stored
+    return writer
 
 
-@pytest.fixture(params=["plain", "signed", "encrypted"])
-def place(request: pytest.FixtureRequest) -> Place:
-    store, new_keys = MemoryStore(), None
-    writing = reading = NO_KEYS
-    if request.param != "plain":
-        assert ME.recipient is not None
-        recipients = [ME.recipient] if request.param == "encrypted" else []
-        new_keys = make_new_keys("00ff", recipients, None, lambda count: b"s" * count)
-        writing = GivenKeys(writer=new_keys.writer_key)
-        reading = GivenKeys(identities=(ME,)) if recipients else NO_KEYS
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
-    return Place({info.key: store.get(info.key) for info in store.list()}, writing, reading)
+@pytest.fixture(params=KINDS)
+def scene(request: pytest.FixtureRequest) -> Scene:
+    scene = Scene(request.param)
+    initialise(scene, scene.store)
+    return scene
 
 
-def segments(store: MemoryStore) -> set[str]:
-    return {info.key for info in store.list(layout.SEGMENTS)}
+def segments(scene: Scene) -> set[str]:
+    return {info.key for info in scene.store.list(layout.SEGMENTS)}
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_rerun_stores_the_rest_and_nothing_twice(place: Place) -> None:
-    store = place.store()
-    place.back_up(store, RUN, MESSAGES[:200], finish=False)
-    left = segments(store)
-    assert len(left) > 5 and len(keys(store)) == 1
-    writer = place.back_up(store, NEXT, MESSAGES)
+def test_a_rerun_stores_the_rest_and_nothing_twice(scene: Scene) -> None:
+    back_up(scene, RUN, MESSAGES[:200], finish=False)
+    left = segments(scene)
+    assert len(left) > 5 and len(keys(scene.store)) == 1
+    writer = back_up(scene, NEXT, MESSAGES)
     refs = writer.finish()
-    assert {ref.key for ref in refs} == segments(store) > left
+    assert {ref.key for ref in refs} == segments(scene) > left
     assert writer.reused == len(left)
-    reader = SegmentReader(Repository.open(store, place.reading).objects)
+    reader = SegmentReader(scene.open_to_read().objects)
     assert [message for ref in refs for message in messages_of(reader.read(ref))] == MESSAGES
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
-def test_killed_at_any_operation_at_most_one_segment_is_stored_again(place: Place) -> None:
-    watched = FaultStore(place.store())
-    count = len(place.back_up(watched, RUN, MESSAGES[:100]).finish())
+def test_killed_at_any_operation_at_most_one_segment_is_stored_again(scene: Scene) -> None:
+    whole = scene.copy()
+    watched = FaultStore(whole.store)
+    count = len(back_up(whole, RUN, MESSAGES[:100], store=watched).finish())
     assert watched.operations > 2 * count > 6
     for at in range(1, watched.operations + 1):
-        store = place.store()
+        killed = scene.copy()
         with pytest.raises(Killed):
-            place.back_up(FaultStore(store, Fault.KILL_AFTER, at=at), RUN, MESSAGES[:100])
-        place.back_up(store, NEXT, MESSAGES[:100])
-        assert len(segments(store)) <= count + place.is_encrypted
+            back_up(killed, RUN, MESSAGES[:100], store=FaultStore(killed.store, Fault.KILL_AFTER, at=at))
+        back_up(killed, NEXT, MESSAGES[:100])
+        assert len(segments(killed)) <= count + (scene.kind == "encrypted")
 
 
 @pytest.mark.usefixtures("eager")
-def test_it_is_signed_and_hidden_like_a_manifest(place: Place) -> None:
-    store = place.store()
-    place.back_up(store, RUN, MESSAGES)
-    (key,) = keys(store)
-    assert layout.kind_of(key) is ObjectKind.RECEIPT
-    assert key.endswith(".age") is place.is_encrypted
-    assert (b"segments/" in store.get(key)) is not place.is_encrypted
+def test_it_is_signed_and_hidden_like_a_manifest(scene: Scene) -> None:
+    back_up(scene, RUN, MESSAGES)
+    (key,) = keys(scene.store)
+    hidden = scene.kind == "encrypted"
+    assert layout.kind_of(key) is ObjectKind.RECEIPT and key.endswith(".age") is hidden
+    assert (b"segments/" in scene.store.get(key)) is not hidden
     # A stranger's, for the same stream: in a plain repository whoever can put one can put anything.
-    repository = Repository.open(store, place.writing)
+    repository = scene.open()
     folder = repository.objects.sealing.folder("orders", INCARNATION)
     other = MemoryStore()
     a_run(other, "22" * 8, [ref_of(1, folder)])
     for info in other.list():
-        store.put(info.key + ".age" * place.is_encrypted, other.get(info.key))
+        scene.store.put(info.key + ".age" * hidden, other.get(info.key))
     now = Receipts(repository.documents, NEXT, LATER, "t")
     now.read_earlier()
-    assert len(now.candidates(folder, None)) == (2 if repository.descriptor.authority is None else 1)
+    assert len(now.candidates(folder, None)) == (2 if scene.kind == "plain" else 1)

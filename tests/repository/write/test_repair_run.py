@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import IntegrityError, JsBackupError, NatsTimeout, ObjectLocked
+from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.ledger import read_damaged, remember
@@ -136,18 +136,6 @@ def test_what_a_lost_page_lists_is_read(store: MemoryStore) -> None:
     assert content_of(store) == before
 
 
-def test_a_page_of_streams_that_is_lost_does_not_keep_the_others_away(store: MemoryStore) -> None:
-    make_repository(store).commit(manifest_of(many_streams(300)))
-    lost, *others = sorted(pages_in(store))
-    other = copy_of(store)
-    other.delete(lost)
-    for page in (lost, *others):
-        store.delete(page)
-    report = repair(store, other)
-    assert report.incomplete and report.lost == 1
-    assert pages_in(store) == {*others}
-
-
 def test_a_manifest_that_is_back_shows_that_the_one_before_it_is_missing(store: MemoryStore) -> None:
     repository = make_repository(store)
     previous = None
@@ -253,27 +241,6 @@ def test_what_one_source_lacks_the_other_is_asked_for(store: MemoryStore) -> Non
     assert isinstance(reason, JsBackupError)
     assert reason.message == "memory: has no copy of this object; nor has the server"
     assert (report.mended, report.lost, report.incomplete) == (2, 1, True)
-
-
-def test_a_server_that_does_not_answer_hides_nothing_that_was_repaired(store: MemoryStore) -> None:
-    """Here a page; the segments below it were asked for in vain."""
-    store_backup(make_repository(store), count=1500)
-    (stream, _) = Repository.open(store).manifest(FIRST).streams
-    page = next(part for part in stream.walk() if isinstance(part, PageRef) and part.level == 0)
-    segment = next(ref for ref in stream.segments if ref.first_seq == page.first_seq)
-    other = copy_of(store)
-    other.delete(segment.key)
-
-    def ask(broken: Sequence[Broken]) -> Sequence[RepairOutcome | JsBackupError]:
-        raise NatsTimeout("no answer")
-
-    store.delete(segment.key)
-    with pytest.raises(NatsTimeout):
-        run(store, other, ask=ask)
-    store.delete(page.key)
-    report = run(store, other, ask=ask)
-    assert (report.mended, report.lost) == (1, 1)
-    assert content_of(store).keys() >= {page.key}
 
 
 # --- records ---

@@ -166,15 +166,6 @@ def test_thousands_of_backups_of_a_growing_stream_make_few_short_segments_and_st
     assert len(extents) < 40 + GROWTH * total / cuts.segment_bytes
 
 
-@settings(max_examples=50)
-@given(st.integers(1, 64 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 40))
-def test_pieces_of_a_thinned_segment_are_as_many_as_losses_make_worth_while(size: int, lost: int, whole: int) -> None:
-    cuts = Cuts(whole, 64 << 20)
-    *pieces, _rest = cuts.thinned(size, lost)
-    assert len(set(pieces)) <= 1 and len(pieces) <= 2 * GROWTH * lost
-    assert all(piece >= cuts.grain_bytes for piece in pieces) and sum(pieces) < size
-
-
 def test_a_stream_that_loses_its_front_is_cut_finely_there() -> None:
     backups = Backups(size=40_000)
     backups.add(messages(1, 380))

@@ -188,17 +188,6 @@ def test_a_lost_key_file_is_no_removed_reader(vault: Vault) -> None:
     assert vault.key_file(repo=vault.copy).exists()
 
 
-def test_a_reader_who_was_removed_and_added_again_gets_the_new_key_file(vault: Vault) -> None:
-    """The old one stays there, and is named."""
-    added_and_copied(vault)
-    old = vault.key_file(OTHER, vault.copy)
-    assert vault.read("key", "remove", OTHER_LABEL).code == 0
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    done = copied(vault)
-    assert done.code == 0 and f"no list of readers names: keys/{old.name}" in done.out
-    assert keys_in(vault.copy) == keys_in(vault.repo) | {old.name}
-
-
 @pytest.mark.parametrize("how", ["flipped", "cut", "exchanged"])
 def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
@@ -214,25 +203,6 @@ def test_without_a_sound_list_no_key_file_is_brought(vault: Vault, how: str) -> 
     damage(vault.key_file(OTHER), "exchanged")
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*"))
-
-
-def copied_back(vault: Vault) -> Typed:
-    return vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
-
-
-def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault) -> None:
-    """As when forgotten backups are copied back."""
-    added_and_copied(vault)
-    assert vault.read("key", "remove", OTHER_LABEL).code == 0
-    before = keys_in(vault.repo)
-    back = copied_back(vault)
-    assert back.code == 0 and keys_in(vault.repo) == before
-    assert "were not brought" in back.out and OTHER_LABEL in back.out
-    # But what was lost there does.
-    key = vault.key_file()
-    data = damage(key, "removed")
-    back = copied_back(vault)
-    assert back.code == 0 and key.read_bytes() == data
 
 
 def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault: Vault, tmp_path: Path) -> None:

@@ -47,19 +47,6 @@ def repo(typed: Type, keys: Path) -> Path:
 # --- init ---
 
 
-def test_a_plain_repository_has_no_keys(typed: Type, keys: Path) -> None:
-    document = check("init", typed("init", "-r", keys / "repo", "--json"))
-    assert (document["encrypted"], document["authority"], document["writer_key"]) == (False, None, None)
-    assert check("key", typed("key", "list", "-r", keys / "repo", "--json")) == {
-        "authority": None,
-        "readers": [],
-        "missing": [],
-        "damaged": [],
-        "writers": [],
-    }
-    assert "neither encrypted nor signed" in typed("key", "list", "-r", keys / "repo").out
-
-
 def test_the_writer_key_is_the_users_alone_and_never_printed(typed: Type, repo: Path, keys: Path) -> None:
     assert stat.S_IMODE((keys / "w").stat().st_mode) == 0o600
     line = (keys / "w").read_text().splitlines()[1]
@@ -73,12 +60,6 @@ def test_a_file_that_exists_is_left_alone_and_nothing_is_made(typed: Type, keys:
     done = typed("init", "-r", keys / "repo", "--sign", "--writer-key", keys / "w")
     assert done.code == 2 and "exists already" in done.err
     assert (keys / "w").read_text() == "precious" and not (keys / "repo").exists()
-
-
-def test_a_key_of_nothing_does_not_stay(typed: Type, repo: Path, keys: Path) -> None:
-    done = typed("init", "-r", repo, "--sign", "--writer-key", keys / "w2")
-    assert done.code == 2 and "there is a repository" in done.err
-    assert not (keys / "w2").exists()
 
 
 @pytest.mark.parametrize(

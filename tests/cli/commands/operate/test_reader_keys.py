@@ -99,20 +99,6 @@ def damage(path: Path, how: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("what", ["key", "list"])
-def test_key_list_names_what_is_damaged(vault: Vault, what: str, how: str) -> None:
-    path = vault.key_file() if what == "key" else vault.list_file()
-    assert check("key", vault.run("key", "list", "--json"))["damaged"] == []
-    damage(path, how)
-    listed = vault.run("key", "list", "--json")
-    named = [one["key"] for one in check("key", listed)["damaged"]]
-    # Without a list nobody knows whose key file is to be taken away.
-    lost = ["keys/readers-"] if what == "list" else []
-    assert listed.code == 0 and named == (lost if how == "removed" else [f"keys/{path.name}"])
-    assert (f"damaged: keys/{path.name} " in vault.run("key", "list").out) == (how != "removed")
-
-
-@pytest.mark.parametrize("how", HOW)
 def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: Vault, how: str) -> None:
     key = vault.key_file()
     assert vault.verify().code == 0 and "key file" not in vault.write("status").out
@@ -214,19 +200,6 @@ def test_keys_that_come_and_go_are_followed(vault: Vault, tmp_path: Path) -> Non
     assert vault.list_file().name == "readers-0000000003.json"
     assert vault.read("key", "replace-writer", "--new-writer-key", tmp_path / "new").code == 0
     assert vault.run("verify", "--writer-key", tmp_path / "new").code == 0
-
-
-def test_a_key_file_that_is_lost_can_be_removed_and_the_last_one_cannot(vault: Vault) -> None:
-    assert vault.read("key", "add", "--encrypt-to", recipient(OTHER).label).code == 0
-    lost = vault.key_file(OTHER)
-    lost.unlink()
-    listed = vault.run("key", "list", "--json")
-    assert check("key", listed)["missing"] == [f"keys/{lost.name}"]
-    assert vault.verify().code == 14
-    assert vault.read("key", "remove", recipient(OTHER).label).code == 0
-    assert vault.verify().code == 0
-    refused = vault.read("key", "remove", recipient(ME).label)
-    assert refused.code == 2 and "the last key" in refused.err
 
 
 def test_a_key_file_that_no_list_names_is_seen_and_taken_away_without_a_key(vault: Vault) -> None:
