@@ -14,10 +14,10 @@ import pytest
 from jsbackup.repository import layout
 from jsbackup.repository.keep.leases import Mode, list_leases
 from jsbackup.stores.local import LocalStore
-from tests.harness.api import call, connected, until_stored
 from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.commands import command_line, environment, jsbackup
-from tests.harness.servers import NatsServer
+from tests.harness.filling import fill
+from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
@@ -44,20 +44,12 @@ def killed(repo: Path, mode: Mode, *arguments: str) -> None:
     pytest.fail(f"the command was never caught with its lease: {out}")
 
 
-async def _publish(url: str) -> None:
-    async with connected(url) as nc:
-        await call(nc, "STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "storage": "file", "num_replicas": 1})
-        for _ in range(20):
-            await nc.publish("S.a", bytes(200_000))
-        await until_stored(nc, "S.a")
-
-
 @pytest.mark.parametrize("command", ["backup", "follow"])
 def test_a_prune_does_not_wait_for_a_killed_command(
     command: str, tmp_path: Path, nats_server: Callable[..., NatsServer]
 ) -> None:
-    server = nats_server("2.12.8")
-    asyncio.run(_publish(server.url))
+    server = nats_server(NEWEST)
+    asyncio.run(fill(server.url, "S", [bytes(200_000)] * 20))
     repo = tmp_path / "repo"
     jsbackup("init", "-r", repo).ok()
     killed(repo, Mode.SHARED, command, "-s", server.url)
@@ -98,8 +90,8 @@ def test_nobody_waits_for_a_killed_prune(tmp_path: Path) -> None:
 
 
 def test_a_stopped_command_keeps_its_lease(tmp_path: Path, nats_server: Callable[..., NatsServer]) -> None:
-    server = nats_server("2.12.8")
-    asyncio.run(_publish(server.url))
+    server = nats_server(NEWEST)
+    asyncio.run(fill(server.url, "S", [bytes(200_000)] * 20))
     repo = tmp_path / "repo"
     _orphans(repo, 1)
     line = command_line("follow", "-r", repo, "-s", server.url)
