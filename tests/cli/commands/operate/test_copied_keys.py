@@ -79,13 +79,11 @@ def test_a_new_writer_is_known_in_the_copy_too(kind: str, request: pytest.Fixtur
     assert copied(new, "--json").document["notes"] == []
 
 
-@pytest.mark.parametrize("kind", ["vault", "signed"])
-def test_a_catalog_of_the_copy_outlives_its_writer(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_catalog_of_the_copy_outlives_its_writer(signed: Vault) -> None:
     """The new writer's record does not name it; the copy has forgotten a backup, and its source has not."""
-    vault: Vault = request.getfixturevalue(kind)
-    back_up(vault, SECOND)
-    assert copied(vault).code == 0 and of_copy(vault, "forget", FIRST).code == 0
-    new = replaced(vault)
+    back_up(signed, SECOND)
+    assert copied(signed).code == 0 and of_copy(signed, "forget", FIRST).code == 0
+    new = replaced(signed)
     back_up(new, THIRD)
     assert copied(new).code == 0
     assert of_copy(new, "verify").code == 0
@@ -97,10 +95,8 @@ def test_a_damaged_record_of_a_writer_is_a_breach(vault: Vault) -> None:
     assert done.code == 17 and "nothing that this writer has signed can be read" in done.out
 
 
-@pytest.mark.parametrize("kind", ["vault", "signed"])
-def test_what_a_replaced_writer_has_signed_since_is_not_copied(kind: str, request: pytest.FixtureRequest) -> None:
+def test_what_a_replaced_writer_has_signed_since_is_not_copied(vault: Vault) -> None:
     """The copy would not read it. Its key was replaced in the copy alone."""
-    vault: Vault = request.getfixturevalue(kind)
     new = replaced(vault, folder=vault.copy)
     back_up(vault, SECOND)
     before = {path for path in vault.copy.rglob("*") if path.is_file() and "locks" not in path.parts}
@@ -115,34 +111,28 @@ def test_what_a_replaced_writer_has_signed_since_is_not_copied(kind: str, reques
     assert of_copy(newest, "verify").code == 0
 
 
-@pytest.mark.parametrize("kind", ["vault", "signed"])
 @pytest.mark.parametrize("what", ["backup", "hold", "damage"])
-def test_what_only_the_copy_has_stays_readable(kind: str, what: str, request: pytest.FixtureRequest) -> None:
+def test_what_only_the_copy_has_stays_readable(what: str, signed: Vault) -> None:
     """Such as backups that were forgotten in the source: the new writer's record does not name them."""
-    vault: Vault = request.getfixturevalue(kind)
     if what == "backup":
-        back_up(vault, SECOND, vault.copy)
-    elif what == "damage":
-        segment = next(path for path in (vault.copy / "segments").rglob("*.parquet*"))
-        before_damage = damage(segment, "flipped")
-        assert of_copy(vault, "verify").code == 14
-        segment.write_bytes(before_damage)
+        back_up(signed, SECOND, signed.copy)
+    elif what == "hold":
+        keys = read_keys(signed.writer.read_bytes(), None, None, None)
+        put_hold(Repository.open(LocalStore(signed.copy), keys), Hold(FIRST, CREATED, "t", "why"))
     else:
-        keys = read_keys(vault.writer.read_bytes(), None, None, None)
-        put_hold(Repository.open(LocalStore(vault.copy), keys), Hold(FIRST, CREATED, "t", "why"))
-    before = keys_in(vault.copy)
-    new = replaced(vault)
+        segment = next((signed.copy / "segments").rglob("*.parquet*"))
+        whole = damage(segment, "flipped")
+        assert of_copy(signed, "verify").code == 14
+        segment.write_bytes(whole)
+    before = keys_in(signed.copy)
+    new = replaced(signed)
     refused = copied(new)
-    assert refused.code == 16 and "jsbackup key replace-writer" in refused.err
-    assert "could not be read any more" in refused.err and keys_in(vault.copy) == before
+    assert refused.code == 16 and "jsbackup key replace-writer" in refused.err and keys_in(signed.copy) == before
     # As the hint says.
-    replaced(vault, folder=vault.copy)
+    replaced(signed, folder=signed.copy)
     assert copied(new).code == (14 if what == "damage" else 0)  # known to be damaged until it is verified again
-    assert (
-        of_copy(new, "verify").code == 0
-        and copied(new).code == 0
-        and of_copy(new, "show", SECOND if what == "backup" else FIRST).code == 0
-    )
+    assert of_copy(new, "verify").code == 0 and copied(new).code == 0
+    assert of_copy(new, "show", SECOND if what == "backup" else FIRST).code == 0
 
 
 def added_and_copied(vault: Vault) -> None:
@@ -188,7 +178,7 @@ def test_a_lost_key_file_is_no_removed_reader(vault: Vault) -> None:
     assert vault.key_file(repo=vault.copy).exists()
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "exchanged"])
+@pytest.mark.parametrize("how", ["exchanged"])
 def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     damage(vault.key_file(OTHER), how)
@@ -196,7 +186,7 @@ def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*.age"))
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+@pytest.mark.parametrize("how", ["flipped", "removed"])
 def test_without_a_sound_list_no_key_file_is_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     damage(vault.list_file(), how)

@@ -25,7 +25,6 @@ from tests.harness.backups import CREATED, FIRST, store_backup
 Type = Callable[..., Typed]
 
 ME, OTHER, STRANGER = (age.age_identity(bytes([number]) * 32) for number in (1, 2, 3))
-HOW = ("removed", "flipped", "cut", "exchanged")
 
 
 def recipient(identity: age.Identity) -> age.Recipient:
@@ -98,7 +97,7 @@ def damage(path: Path, how: str) -> bytes:
     return before
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", ["removed", "flipped", "exchanged"])
 def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: Vault, how: str) -> None:
     key = vault.key_file()
     assert vault.verify().code == 0 and "key file" not in vault.write("status").out
@@ -120,12 +119,11 @@ def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: V
     done = vault.write("repair", "--from", vault.copy)
     assert done.code == 0 and f"keys/{key.name} is " in done.out and ": put back" in done.out
     assert key.read_bytes() == before and vault.verify().code == 0
-    assert vault.verify().code == 0 and vault.write("status").code == 0
+    assert vault.write("status").code == 0
     assert vault.write("repair", "--from", vault.copy, "--json").document["readers"] == []
 
 
-@pytest.mark.parametrize("list_too", [False, True])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("how", "list_too"), [("removed", False), ("cut", False), ("flipped", True)])
 def test_a_reader_learns_what_to_do_and_repairs_with_the_identity_alone(vault: Vault, how: str, list_too: bool) -> None:
     """Also where the list of readers is lost with the key file."""
     key = vault.key_file()
@@ -173,10 +171,9 @@ def test_of_another_repository_nothing_is_put_back(vault: Vault, typed: Type, tm
     assert [path.name[:6] for path in (vault.repo / "keys").iterdir()] == ["writer"]
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_path: Path, how: str) -> None:
+def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_path: Path) -> None:
     key = vault.key_file()
-    damage(key, how)
+    damage(key, "flipped")
     made = vault.write("copy", "--to-repo", tmp_path / "third", "--json")
     assert made.code == 14 and check("copy", made)["backups"] == [FIRST]
     assert any(key.name in note for note in made.document["notes"])
@@ -267,7 +264,7 @@ def test_the_whole_folder_of_keys_comes_back(vault: Vault) -> None:
         assert vault.verify().code == 0 and vault.read("verify", "--level", "data").code == 0
 
 
-def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
+def test_without_a_key_of_a_reader_damage_is_not_told_from_a_wrong_key(vault: Vault, tmp_path: Path) -> None:
     vault.identity.write_text(f"{STRANGER.text}\n")
     damage(vault.key_file(), "flipped")
     assert vault.read("show", FIRST).code == 12
@@ -287,14 +284,13 @@ def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert lost.code == 14 and "jsbackup repair --from COPY" in lost.err
 
 
-@pytest.mark.parametrize("kind", ["ssh-ed25519", "ssh-rsa"])
-def test_the_key_file_of_an_ssh_key_is_put_back(vault: Vault, tmp_path: Path, kind: str) -> None:
+def test_the_key_file_of_an_ssh_key_is_put_back(vault: Vault, tmp_path: Path) -> None:
     file = tmp_path / "ssh"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind.removeprefix("ssh-"), "-N", "", "-f", str(file)], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
     assert vault.read("key", "add", "--encrypt-to", file.with_suffix(".pub").read_text()).code == 0
     assert vault.write("copy", "--to-repo", vault.copy).code == 0
     vault = replace(vault, identity=file)
-    (key,) = (vault.repo / "keys").glob(f"{kind}-*.age")
+    (key,) = (vault.repo / "keys").glob("ssh-ed25519-*.age")
     before = key.read_bytes()
     key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
     lost = vault.read("show", FIRST)
