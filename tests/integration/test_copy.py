@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,12 +18,10 @@ from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.oracle import compare
 from tests.harness.s3server import BUCKET, S3Server
-from tests.harness.servers import NEWEST, REPOSITORY, NatsServer, wait_until
+from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.integration.witness import announced, back_up, filled, restore, seen
 
 _NUMBERS = itertools.count()
-
-SOON_SECONDS = 60.0  # a request to the store takes ten minutes
 
 
 def objects(folder: Path) -> dict[str, bytes]:
@@ -98,25 +94,6 @@ def test_killed_at_a_random_moment_a_copy_is_repeated_with_what_it_brought(repos
     there_now = {key: data for key, data in objects(target).items() if not key.startswith(kept)}
     assert there_now.keys() == whole.keys()
     assert [key for key, data in whole.items() if there_now[key] != data] == []
-
-
-@pytest.mark.slow
-def test_interrupted_while_a_store_hangs_a_copy_ends_in_seconds(repository: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "tests.harness.slow_store", "600", "put"]
-    line += ["copy", "-r", str(repository), "--to-repo", str(tmp_path / "target")]
-    with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=REPOSITORY
-    ) as child:
-        assert child.stderr is not None
-        while "segments/" not in child.stderr.readline():
-            assert child.poll() is None
-        child.send_signal(signal.SIGINT)
-        try:
-            _, err = child.communicate(timeout=SOON_SECONDS)
-        finally:
-            child.kill()
-    assert child.returncode == 130 and "interrupted" in err and "Traceback" not in err
-    assert jsbackup("copy", "-r", repository, "--to-repo", tmp_path / "target").ok().document["failed"] == []
 
 
 @pytest.mark.nats

@@ -13,12 +13,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from jsbackup.stores.local import LocalStore
-from tests.harness import awkward
-from tests.harness.api import Wire, connected
+from tests.harness.api import Wire
 from tests.harness.backups import make_repository, store_backup
 from tests.harness.commands import jsbackup
 from tests.harness.filling import fill, publish
-from tests.harness.oracle import ObservedStream, observe
 from tests.harness.s3peer import Answer, Fault, S3Peer, Trouble
 from tests.harness.s3server import BUCKET, LOCKED_BUCKET, S3Server
 from tests.harness.servers import NEWEST, NatsServer
@@ -32,47 +30,6 @@ _NUMBERS = itertools.count()
 @pytest.fixture
 def location() -> str:
     return f"s3://{BUCKET}/commands/{next(_NUMBERS)}"
-
-
-async def _fill(url: str) -> dict[str, ObservedStream]:
-    async with connected(url) as nc:
-        # Many small objects and some large ones: what is in them is the same to S3.
-        await awkward.fill(nc, NEWEST, ("BIG", "EMPTIED", "GAPS", "KV", "OBJECTS", "PULL", "UNICODE", "WORKQUEUE"))
-        return await observe(nc)
-
-
-async def _observe(url: str) -> dict[str, ObservedStream]:
-    async with connected(url) as nc:
-        return await observe(nc)
-
-
-def test_a_repository_in_s3_gives_everything_back(nats_server: Starter, s3_server: S3Server, location: str) -> None:
-    source = nats_server(NEWEST)
-    before = asyncio.run(_fill(source.url))
-    at = s3_server.environment | {"JSBACKUP_REPO": location}
-    made = jsbackup("init", **at).ok().document
-    assert made["location"] == location
-    assert made["store"] == {
-        "conditional_writes": True,
-        "checksums": True,
-        "object_lock": False,
-        "versioned": False,
-    }
-    first = jsbackup("backup", "-s", source.url, **at).ok().document
-    second = jsbackup("backup", "-s", source.url, **at).ok().document
-    assert (first["result"], second["result"]) == ("complete", "complete")
-    assert sum(stream["stored_bytes_added"] for stream in second["streams"]) == 0
-    listed = jsbackup("list", **at).ok().document
-    assert [backup["backup"] for backup in listed["backups"]] == [first["backup"], second["backup"]]
-    verified = jsbackup("verify", "--level", "data", **at).ok().document
-    assert [backup["ok"] for backup in verified["backups"]] == [True, True]
-    target = nats_server(NEWEST)
-    restored = jsbackup("restore", "latest", "-s", target.url, **at).ok().document
-    assert restored["failed"] == [] and all(stream["verified"] for stream in restored["streams"])
-    after = asyncio.run(_observe(target.url))
-    assert {name: stream.state["messages"] for name, stream in after.items()} == {
-        name: stream.state["messages"] for name, stream in before.items()
-    }
 
 
 LARGE = [random.Random(40).randbytes(32 << 10)] * 40

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.errors import ObjectLocked, StoreError, UsageError
+from jsbackup.errors import StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify_run import check_readers
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys, add_readers, reader_id, remove_reader
-from jsbackup.repository.crypto.new_keys import NewKeys, copy_keys, make_new_keys
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, Flaw, change_readers, examine_readers, load_readers
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -103,31 +103,6 @@ def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:
     with pytest.raises(StoreError, match="no answer"):
         add_readers(FaultStore(store, before=fail), repository.descriptor, new_keys.secret, TO_OTHER)
     assert load_readers(store, repository.descriptor).generation == 1
-
-
-class _Locked(FaultStore):
-    """Keeps lists of readers locked, as a backup with a lock has left them."""
-
-    def delete(self, key: str) -> None:
-        if key.startswith(layout.READERS):
-            raise ObjectLocked(key)
-        super().delete(key)
-
-
-def test_a_locked_list_is_followed_by_the_next_one() -> None:
-    inner = MemoryStore()
-    repository, new_keys, mine = make(inner)
-    assert new_keys.secret is not None
-    descriptor, store, replica = repository.descriptor, _Locked(inner), MemoryStore()
-    copy_keys(store, replica, descriptor)
-    (theirs,) = add_readers(store, descriptor, new_keys.secret, TO_OTHER)
-    assert copy_keys(store, _Locked(replica), descriptor).readers == (theirs,)
-    for each in (store, replica):
-        readers = examine_readers(each, descriptor)
-        assert readers.whole == {mine, theirs} and readers.broken == () and readers.generation == 2
-    remove_reader(store, descriptor, new_keys.secret, reader_id(theirs))
-    readers = examine_readers(store, descriptor)
-    assert readers.whole == {mine} and readers.broken == () and not readers.unlisted and readers.generation == 3
 
 
 def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_list() -> None:

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import pytest
 
 from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
@@ -20,7 +19,7 @@ from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, make_repository, store_backup
+from tests.harness.backups import CREATED, make_repository
 from tests.harness.many import nth_id, nth_manifest, put_manifests, put_segments
 from tests.harness.stores import Fault, FaultStore, Killed
 
@@ -188,37 +187,3 @@ def _operations(run: Callable[[Store], object], store: MemoryStore) -> int:
     watched = FaultStore(store)
     run(watched)
     return watched.operations
-
-
-@cache
-def _prepared() -> MemoryStore:
-    store = MemoryStore()
-    repository = make_repository(store)
-    for number, backup in enumerate(IDS[:4]):
-        store_backup(repository, backup, count=20 + 10 * number)
-    hold(store, IDS[1])
-    return store
-
-
-def _fresh() -> MemoryStore:
-    store = MemoryStore()
-    for info in _prepared().list():
-        store.put(info.key, _prepared().get(info.key))
-    return store
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER])
-def test_killed_anywhere_the_others_are_whole_and_a_rerun_does_the_rest(fault: Fault) -> None:
-    for at in range(1, _operations(forget, _fresh()) + 1):
-        store = _fresh()
-        with pytest.raises(Killed):
-            forget(FaultStore(store, fault, at=at))
-        repository = Repository.open(store)
-        left = repository.backups()
-        assert left in (IDS[:4], IDS[1:4])
-        assert [summary.id for summary in repository.inventory().summaries] == left
-        for backup in left:
-            assert list(verify_backup(repository.objects, repository.manifest(backup), Level.OBJECTS)) == []
-        forget(store)
-        assert Repository.open(store).backups() == IDS[1:4]

@@ -263,15 +263,6 @@ def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
     assert find_gaps(repository.documents) == []
 
 
-def test_a_store_too_slow_to_hold_a_lease_is_an_error(clock: Clockwork) -> None:
-    def crawl(operation: str, key: str) -> None:
-        clock.now += DURATION / 4
-
-    with pytest.raises(StoreError, match="too slow"):
-        clock.acquire(TERMS, store=FaultStore(clock.store, before=crawl))
-    assert clock.keys() == []
-
-
 # --- every order of operations ---
 
 CONTENT = bytes(range(256))

@@ -15,7 +15,6 @@ from jsbackup.errors import (
     JsBackupError,
     ObjectLocked,
     RepositoryLocked,
-    StoreError,
     UnsupportedError,
 )
 from jsbackup.repository import layout
@@ -37,7 +36,7 @@ from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store
 from tests.harness.counting import NotingStore
 from tests.harness.many_streams import manifest_of, many_streams
 from tests.harness.small_pages import make_pages_small
-from tests.harness.stores import Fault, FaultStore, Killed
+from tests.harness.stores import Fault, FaultStore
 
 DAY = 86_400.0
 ORPHAN = bytes(range(256)) * 9 + b"nobody names this"
@@ -315,17 +314,6 @@ def test_what_the_store_locks_is_kept_and_counted(bench: Bench) -> None:
     assert bench.prune().deleted_objects == 1
 
 
-def test_it_deletes_nothing_while_others_are_at_work_but_marks(bench: Bench) -> None:
-    with bench.taker(bench.store)(Mode.SHARED):
-        with pytest.raises(RepositoryLocked):
-            bench.prune()
-        assert bench.prune(DAY).marked_objects == len(bench.orphans)  # nothing is due, so nobody is in its way
-        assert bench.content() == bench.needed | bench.orphans
-        bench.now += DURATION_SECONDS / 2
-    bench.now += DAY
-    assert bench.prune(DAY).deleted_objects == len(bench.orphans)
-
-
 def test_it_stops_deleting_when_its_lease_is_not_sure_any_more(bench: Bench) -> None:
     deletes = 0
 
@@ -358,27 +346,6 @@ def marked() -> Bench:
     bench.now += DAY
     bench.orphans |= {ref.key for ref in store_opaque(bench.store, "late", b"later").opaque}
     return bench
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("grace", [0, DAY])
-@pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.LOSE_ANSWER])
-def test_a_prune_stopped_at_any_operation_harms_nothing_and_the_next_one_finishes(fault: Fault, grace: float) -> None:
-    for at in range(1, operations(grace) + 1):
-        bench = marked()
-        store = FaultStore(bench.store, fault, at=at)
-        with suppress(Killed, StoreError):
-            bench.prune(grace, store)
-        assert bench.content() >= bench.needed
-        bench.assert_sound()
-        bench.now += DAY + DURATION_SECONDS + 1  # a lease that was left behind has ended
-        bench.prune(grace)
-        bench.now += DAY
-        bench.prune(grace)
-        assert bench.content() == bench.needed
-        bench.assert_sound()
-        kinds = {layout.kind_of(key) for key in bench.everything()}
-        assert not kinds & {ObjectKind.LEASE, ObjectKind.MARKS, ObjectKind.PROBE}
 
 
 def test_answers_cut_short_delete_nothing_that_is_needed() -> None:

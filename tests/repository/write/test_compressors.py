@@ -159,19 +159,3 @@ def test_while_the_store_hangs_as_many_segments_are_held_as_there_are_threads() 
     adding.join(PATIENCE_SECONDS)
     refs = writer.finish()
     assert [message for ref in refs for message in messages_of(SegmentReader(Objects(store)).prove(ref))] == MANY
-
-
-@pytest.mark.usefixtures("four_threads")
-def test_no_thread_stays_of_a_writer_that_is_closed() -> None:
-    before = set(threading.enumerate())
-    store = HeldUp()
-    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=1000)
-    for message in MANY[:40]:
-        writer.add(batch_of([message]))
-    assert store.putting.wait(PATIENCE_SECONDS)
-    writer.close()
-    store.gate.set()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
-    assert len(list(store.list())) == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from jsbackup.errors import (
     IntegrityError,
     RepositoryLocked,
-    StoreError,
     TargetConflict,
 )
 from jsbackup.progress import NullProgress
@@ -211,38 +209,6 @@ def test_somebody_else_copies_the_same_at_the_same_time(source: Repository, targ
     report = copy(source, Repository.open(FaultStore(target.store, before=overtake)))
     assert report.failed == () and report.present == (FIRST, SECOND, THIRD)
     assert objects(target.store) == objects(source.store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.LOSE_ANSWER])
-def test_stopped_anywhere_a_copy_leaves_whole_backups_and_can_be_repeated(
-    source: Repository, side: str, fault: Fault
-) -> None:
-    whole = objects(source.store)
-
-    def run(store: MemoryStore, at: int) -> int:
-        watched = FaultStore(source.store if side == "source" else store, fault, at=at)
-        ours = Repository.open(watched if side == "source" else source.store)
-        theirs = Repository.open(watched if side == "target" else store)
-        copy(ours, theirs, [FIRST, SECOND])
-        return watched.operations
-
-    def empty() -> MemoryStore:
-        store = MemoryStore()
-        make_repository(store, "7a79e7")
-        return store
-
-    for at in range(1, run(empty(), 0) + 1):
-        store = empty()
-        with suppress(Killed, StoreError):
-            run(store, at)
-        there = Repository.open(store)
-        for backup in there.backups():
-            assert_sound(there, backup)
-        report = copy(source, there)
-        assert sorted(report.copied + report.present) == ALL and report.failed == ()
-        assert objects(store) == whole
 
 
 # --- encrypted and signed ---

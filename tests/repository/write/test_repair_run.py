@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked
+from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.ledger import read_damaged, remember
@@ -29,13 +29,6 @@ from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
 NOW = 1_800_000_000
-
-
-class Locked(MemoryStore):
-    """Keeps every object."""
-
-    def delete(self, key: str) -> None:
-        raise ObjectLocked(f"{key} is locked")
 
 
 def copy_of(store: Store) -> MemoryStore:
@@ -204,18 +197,6 @@ def test_a_page_of_streams_counts_once_for_all_backups_that_name_it(store: Memor
     assert (one.ref.key, one.backups, outcome) == (page, (FIRST, SECOND, THIRD), RepairOutcome.MENDED)
     assert (report.mended, report.lost, report.manifests, report.beyond) == (1, 0, (), ())
     assert content_of(store) == before
-
-
-def test_a_page_that_the_store_keeps_locked_is_not_called_repaired() -> None:
-    store = Locked()
-    three_backups(store)
-    page = min(pages_in(store))
-    other = copy_of(store)
-    MemoryStore.delete(store, page)
-    store.put(page, flip(other.get(page)))
-    for _ in range(2):
-        report = run(store, other)
-        assert (report.mended, report.beside, report.lost, report.incomplete) == (0, 1, 0, True)
 
 
 # --- two sources ---

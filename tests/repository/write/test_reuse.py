@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError
+from jsbackup.errors import KeyUnavailable
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
@@ -22,7 +21,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of
 from tests.harness.servers import EXPLORE
-from tests.harness.stores import Fault, FaultStore, Killed
+from tests.harness.stores import FaultStore
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 SIZE = 4000  # raw bytes of a segment in these tests
@@ -166,21 +165,6 @@ def test_thousands_of_backups_of_a_growing_stream_make_few_short_segments_and_st
     assert len(extents) < 40 + GROWTH * total / cuts.segment_bytes
 
 
-def test_a_stream_that_loses_its_front_is_cut_finely_there() -> None:
-    backups = Backups(size=40_000)
-    backups.add(messages(1, 380))
-    assert len(backups.last) == 1
-    stored = []
-    for lost in range(5, 105, 5):
-        refs = backups.add(messages(lost + 1, 380))
-        stored.append(backups.stored)
-    assert stored[0] > 30_000
-    # The first time all is cut; from then on a message is stored again each time the piece around it is halved.
-    assert sum(stored[1:]) < 2 * 40_000
-    sizes = [ref.bytes for ref in refs]
-    assert len(sizes) < 10 and sizes[-1] > 10_000
-
-
 # --- what is there is looked up, not assumed ---
 
 
@@ -217,27 +201,6 @@ def test_a_reference_that_lies_is_not_used_for_messages_it_does_not_name(lie: st
     values = {"digest": "0" * 64, "messages": 1, "bytes": 1, "last_seq": refs[2].last_seq - 1}
     backups.last = [*refs[:2], replace(refs[2], **{lie: values[lie]}), *refs[3:]]
     assert backups.read(backups.add(messages(1, 400))) == messages(1, 400)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.LOSE_ANSWER, Fault.TRUNCATE])
-def test_whatever_breaks_whenever_the_repeated_run_is_whole_and_so_is_the_backup_before(fault: Fault) -> None:
-    changed = [m for m in messages(1, 300) if m.sequence not in (20, 21, 90)]
-    at = 0
-    while True:
-        at += 1
-        store = MemoryStore()
-        backups = Backups(store)
-        first = backups.add(messages(1, 200))
-        broken = Backups(FaultStore(store, fault, at=at))
-        broken.last = first
-        with suppress(StoreError, IntegrityError, Killed):
-            broken.add(changed)
-        if broken.store.operations < at:  # type: ignore[attr-defined]
-            break
-        assert backups.read(backups.add(changed)) == changed
-        assert backups.read(first) == messages(1, 200)
-    assert at > 5
 
 
 # --- late deletions, and segments that cannot be read ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from os import truncate
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from jsbackup.repository import layout
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
-from tests.cli.typed import Shop, Typed
-from tests.harness.backups import make_manifest, make_repository, store_backup
+from tests.cli.typed import Typed
+from tests.harness.backups import make_repository, store_backup
 from tests.harness.many import nth_id, nth_manifest, put_manifests, segments_of
 
 Type = Callable[..., Typed]
@@ -118,40 +117,6 @@ def test_a_backup_with_damaged_data_takes_no_ones_place_and_is_told_of(typed: Ty
     assert typed("verify", IDS[0], "-r", folder).code == 0
     lost.write_bytes(data)
     assert typed(*line).code == 0 and backups(folder) == [IDS[1]] and typed("verify", "-r", folder).code == 0
-
-
-def test_a_profile_without_backups_removes_none_of_others(typed: Type, tmp_path: Path) -> None:
-    """It was renamed, or its first backup has failed."""
-    folder = tmp_path / "repo"
-    repository = make_repository(LocalStore(folder))
-    for number, backup in enumerate(IDS[:4]):
-        manifest, name = make_manifest(repository, backup), "ab"[number % 2]
-        repository.commit(replace(manifest, source=replace(manifest.source, profile=name, cluster=name)))
-    config = tmp_path / "config.toml"
-    config.write_text(f"[profiles.renamed]\nrepo = '{folder}'\n[profiles.renamed.forget]\nkeep-last = 1\n")
-    line = ["forget", "--config", config, "--profile", "renamed"]
-    for more in (["--dry-run"], [], ["--group-by", "none"]):
-        done = typed(*line, *more)
-        assert done.code == 0 and "no backup was made for profile renamed" in done.err, done
-        assert backups(folder) == IDS[:4]
-    assert typed("forget", "--keep-last", "1", "-r", folder).code == 0 and backups(folder) == IDS[2:4]
-
-
-@pytest.mark.nats
-def test_backups_of_some_streams_do_not_displace_those_of_all(typed: Type, shop: Shop, tmp_path: Path) -> None:
-    def back_up(*line: str) -> str:
-        done = typed("backup", *line, "-s", shop.url, "-r", tmp_path / "repo", "--json")
-        backup: str = done.document["backup"]
-        return backup
-
-    chosen = [["ORDERS", "evil*"], ["--exclude", "ORDERS"], ["--no-consumers"], ["--config-only"], []]
-    first = {str(line): back_up(*line) for line in chosen}
-    assert check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))["removed"] == []
-    last = back_up("evil*", "ORDERS")  # the same streams in other words
-    done = check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))
-    assert removed(done) == [first[str(chosen[0])]] and kept(done)[-1] == last
-    assert len({one["group"] for one in done["kept"]}) == 5
-    assert "streams ORDERS evil*" in done["removed"][0]["group"] and "account $G" in done["removed"][0]["group"]
 
 
 # --- and what only they needed ---

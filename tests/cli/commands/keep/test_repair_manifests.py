@@ -101,21 +101,6 @@ def test_a_damaged_catalog_that_may_have_named_a_newer_backup_stays(place: Place
     assert place.repair().code == 0 and place.verify().code == 0
 
 
-@pytest.mark.parametrize("place", ["signed"], indirect=True)
-def test_a_damaged_catalog_that_may_have_left_a_backup_out_is_not_passed_over(place: Place) -> None:
-    """Nothing says whether the first backup was forgotten; the user does."""
-    first = place.manifests()[0].name[: len(FIRST)]
-    for repo in (place.repo, place.copy):
-        assert place.typed("forget", first, "-r", repo, *place.keys).code == 0
-    damage(place.repo / "catalog" / "0000000001.json", "flipped")
-    verified = place.verify()
-    assert verified.code == 14 and "a damaged catalog may have said that it was forgotten" in verified.out
-    done = place.typed("repair", "--from", place.copy, "-r", place.repo, *place.keys)
-    assert done.code == 3 and f"jsbackup forget {first}" in done.out
-    assert place.typed("forget", first, "-r", place.repo, *place.keys).code == 0
-    assert place.verify().code == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "how", "which"),

@@ -211,20 +211,6 @@ def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault
         assert vault.run("verify", "--writer-key", vault.writer, repo=folder).code == 0
 
 
-def test_two_lists_of_the_same_generation_stay_as_they_are(vault: Vault) -> None:
-    """Each has let in another reader; who has both lists signs the next one."""
-    third = recipient(age.age_identity(bytes([3]) * 32)).label
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    by_me = ("--identity", vault.identity)
-    assert vault.run("key", "add", "--encrypt-to", third, *by_me, repo=vault.copy).code == 0
-    before = keys_in(vault.copy)
-    done = copied(vault)
-    assert done.code == 0 and keys_in(vault.copy) == before
-    assert f"which were not brought: keys/{OTHER_LABEL}" in done.out and "key add" in done.out
-    assert vault.run("key", "add", "--encrypt-to", OTHER_LABEL, *by_me, repo=vault.copy).code == 0
-    assert of_copy(vault, "verify").code == 0
-
-
 def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
     theirs = vault.key_file(repo=vault.copy)
     before = damage(theirs, "removed")

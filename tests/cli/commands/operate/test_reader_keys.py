@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -282,23 +281,6 @@ def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert "warning: keys/" in text.out and "is complete" in text.out
     lost = vault.read("restore", "latest", "-s", shop.url)
     assert lost.code == 14 and "jsbackup repair --from COPY" in lost.err
-
-
-def test_the_key_file_of_an_ssh_key_is_put_back(vault: Vault, tmp_path: Path) -> None:
-    file = tmp_path / "ssh"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
-    assert vault.read("key", "add", "--encrypt-to", file.with_suffix(".pub").read_text()).code == 0
-    assert vault.write("copy", "--to-repo", vault.copy).code == 0
-    vault = replace(vault, identity=file)
-    (key,) = (vault.repo / "keys").glob("ssh-ed25519-*.age")
-    before = key.read_bytes()
-    key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
-    lost = vault.read("show", FIRST)
-    assert lost.code == 14 and "'jsbackup repair --from COPY' puts it back" in lost.err
-    done = vault.read("repair", "--from", vault.copy, "--json")
-    (row,) = check("repair", done)["readers"]
-    assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
-    assert key.read_bytes() == before and vault.verify().code == 0 and vault.read("show", FIRST).code == 0
 
 
 def test_the_last_key_file_that_is_whole_is_not_removed(typed: Type, tmp_path: Path) -> None:
