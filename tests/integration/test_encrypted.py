@@ -18,8 +18,10 @@ import pytest
 
 from jsbackup.repository.crypto import age
 from tests.harness.age_cli import age_decrypt
-from tests.harness.api import JSON, call, connected, until_stored
+from tests.harness.api import JSON, call, connected
 from tests.harness.commands import Ran, command_line, environment, jsbackup
+from tests.harness.damage import flip
+from tests.harness.filling import fill, publish
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.servers import NEWEST, NatsServer
 
@@ -34,6 +36,7 @@ STREAM, SUBJECT, HEADER, PAYLOAD, CONSUMER = (
     "planted",
 )
 TAG = "planted-tag"
+MESSAGES = 420
 ME = age.age_identity(bytes(range(32)))
 STRANGER = age.age_identity(bytes(32))
 
@@ -54,16 +57,10 @@ class Vault:
         return to
 
 
-async def _fill(url: str, first: int, count: int) -> None:
+async def _add_consumer(url: str) -> None:
     async with connected(url) as nc:
-        if first == 0:
-            config: JSON = {"name": STREAM, "subjects": [f"{SUBJECT}.*"], "storage": "file", "num_replicas": 1}
-            await call(nc, f"STREAM.CREATE.{STREAM}", config)
-            request = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, "ack_policy": "explicit"}}
-            await call(nc, f"CONSUMER.DURABLE.CREATE.{STREAM}.{CONSUMER}", request)
-        for number in range(first, first + count):
-            await nc.publish(f"{SUBJECT}.{number % 3}", f"{PAYLOAD}{number}".encode(), headers={HEADER: "x"})
-        await until_stored(nc, f"{SUBJECT}.0")
+        request = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, "ack_policy": "explicit"}}
+        await call(nc, f"CONSUMER.DURABLE.CREATE.{STREAM}.{CONSUMER}", request)
 
 
 async def _observe(url: str) -> dict[str, ObservedStream]:
@@ -77,20 +74,24 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
     repo, writer, identity = home / "repo", home / "writer.key", home / "my.key"
     assert ME.recipient is not None
     identity.write_text(f"# mine\n{ME.text}\n")
+    payloads = [f"{PAYLOAD}{number}" for number in range(MESSAGES)]
     with NatsServer(NEWEST) as server:
         made = jsbackup("init", "-r", repo, "--encrypt-to", ME.recipient.label, "--writer-key", writer).ok()
         assert made.document["encrypted"] is True and made.document["writer_key"] == str(writer)
-        asyncio.run(_fill(server.url, 0, 2000))
+        asyncio.run(
+            fill(server.url, STREAM, payloads[:-20], subject=SUBJECT, subjects=[SUBJECT], headers={HEADER: "x"})
+        )
+        asyncio.run(_add_consumer(server.url))
         line: list[str | Path] = ["backup", "-s", server.url, "-r", repo, "--writer-key", writer, "--tag", f"k={TAG}"]
         first = jsbackup(*line).ok().document
-        asyncio.run(_fill(server.url, 2000, 20))
+        asyncio.run(publish(server.url, SUBJECT, payloads[-20:]))
         second = jsbackup(*line).ok().document
         yield Vault(server.url, repo, writer, identity, [first["backup"], second["backup"]], second)
 
 
 def test_the_backup_host_makes_lists_and_checks_backups_and_reads_no_message(vault: Vault, tmp_path: Path) -> None:
     (stream,) = vault.second["streams"]
-    assert stream["messages"] == 2020
+    assert stream["messages"] == MESSAGES
     stored = sum(file.stat().st_size for file in vault.repo.glob("segments/*/*"))
     assert 0 < stream["stored_bytes_added"] < stored / 2
     key = ["--writer-key", vault.writer]
@@ -160,7 +161,7 @@ def test_the_public_tool_and_a_parquet_reader_open_a_segment(vault: Vault, tmp_p
     segments = sorted(vault.repo.glob("segments/*/*.parquet.age"))
     tables = [pq.read_table(pa.BufferReader(age_decrypt(repository_key, file))) for file in segments]
     payloads = {data for table in tables for data in table.column("data").to_pylist()}
-    assert payloads == {f"{PAYLOAD}{number}".encode() for number in range(2020)}
+    assert payloads == {f"{PAYLOAD}{number}".encode() for number in range(MESSAGES)}
     manifest = age_decrypt(repository_key, sorted(vault.repo.glob("backups/*.json.age"))[-1])
     first, signature = manifest.splitlines()
     assert json.loads(first)["previous"] == vault.backups[0]
@@ -171,17 +172,17 @@ def test_damage_is_found_with_the_writer_key_alone(vault: Vault, tmp_path: Path)
     repo = vault.copy(tmp_path / "repo")
     segment = sorted(repo.glob("segments/*/*.age"))[0]
     segment.chmod(0o600)
-    segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    segment.write_bytes(flip(segment.read_bytes()))
     found = jsbackup("verify", "-r", repo, "--writer-key", vault.writer)
     assert found.code == 14
     problems = [problem for one in found.document["backups"] for problem in one["problems"]]
     assert problems and all(segment.name in problem["problem"] for problem in problems)
     line = ["restore", "latest", "-s", vault.url, "-r", repo, "--identity", vault.identity, "--rename", "*=X*"]
-    restored = jsbackup(*line, "--map-subject", "planted.subject.*=>copied.$1")
+    restored = jsbackup(*line, "--map-subject", f"{SUBJECT}=>copied")
     assert restored.code == 14
     manifest = sorted(repo.glob("backups/*.age"))[1]
     manifest.chmod(0o600)
-    manifest.write_bytes(manifest.read_bytes()[:-1] + b"!")
+    manifest.write_bytes(flip(manifest.read_bytes()))
     assert jsbackup("show", "latest", "-r", repo, "--writer-key", vault.writer).code == 14
 
 
@@ -224,18 +225,6 @@ def test_a_store_that_shows_another_repository_gets_nothing(vault: Vault, tmp_pa
     assert not list(plain.glob("segments/*"))
 
 
-def test_a_lost_writer_key_is_replaced_and_the_old_one_signs_no_more(vault: Vault, tmp_path: Path) -> None:
-    repo, new = vault.copy(tmp_path / "repo"), tmp_path / "new.key"
-    jsbackup("key", "replace-writer", "-r", repo, "--identity", vault.identity, "--new-writer-key", new).ok()
-    line: list[str | Path] = ["backup", "-s", vault.url, "-r", repo, "--writer-key"]
-    refused = jsbackup(*line, vault.writer)
-    assert refused.code == 12 and "replaced" in refused.document["error"]["message"]
-    (stream,) = jsbackup(*line, new).ok().document["streams"]
-    assert stream["stored_bytes_added"] == 0, "names of objects stay the same"
-    checked = jsbackup("verify", "-r", repo, "--writer-key", new).ok().document
-    assert [one["ok"] for one in checked["backups"]] == [True] * 3
-
-
 def test_secrets_come_by_environment_and_command_and_are_never_printed(vault: Vault) -> None:
     assert ME.text is not None
     seeds = vault.writer.read_text().split(":")[3:5]
@@ -253,3 +242,20 @@ def test_secrets_come_by_environment_and_command_and_are_never_printed(vault: Va
             assert not any(secret in done.stdout + done.stderr for secret in (ME.text, *seeds))
     pasted: Ran = jsbackup("list", "-r", vault.repo, "--identity", ME.text)
     assert pasted.code == 2 and ME.text not in pasted.out + pasted.err
+
+
+def test_what_the_keys_at_hand_cannot_read_is_refused_once_and_by_the_plan_too(
+    vault: Vault, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    target = nats_server(NEWEST)
+    where = ("-s", target.url, "-r", vault.repo, "--writer-key", vault.writer)
+    planned = jsbackup("plan", "latest", *where, "-o", tmp_path / "plan.json")
+    (refusal,) = planned.document["refusals"]
+    assert (planned.code, refusal["rule"], refusal["code"]) == (12, "key-missing", 12)
+    assert "--identity" in refusal["hint"] and not (tmp_path / "plan.json").exists()
+    (runbook := tmp_path / "runbook.toml").write_text('[[restore]]\nbackup = "latest"\n')
+    for line in (("latest",), ("latest", "--partial"), ("latest", "--until", "3"), ("--runbook", runbook)):
+        refused = jsbackup("restore", *line, *where)
+        assert refused.code == 12 and "--identity" in refused.document["error"]["hint"], refused
+    assert asyncio.run(_observe(target.url)) == {}
+    assert jsbackup("plan", "latest", *where, "--identity", vault.identity).code == 0

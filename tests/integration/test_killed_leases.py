@@ -7,22 +7,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jsbackup.engine.backup.lease_renewal import lease_terms
 from jsbackup.repository import layout
-from jsbackup.repository.keep.leases import Lease, Mode, list_leases, read_lease
+from jsbackup.repository.keep.leases import Mode, list_leases
 from jsbackup.stores.local import LocalStore
-from jsbackup.stores.url import open_store
-from tests.harness.api import call, connected, until_stored
 from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.commands import command_line, environment, jsbackup
-from tests.harness.s3server import BUCKET, S3Server
-from tests.harness.servers import NatsServer
-from tests.stores.s3_bench import settings_of
+from tests.harness.filling import fill
+from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
@@ -49,20 +44,12 @@ def killed(repo: Path, mode: Mode, *arguments: str) -> None:
     pytest.fail(f"the command was never caught with its lease: {out}")
 
 
-async def _publish(url: str) -> None:
-    async with connected(url) as nc:
-        await call(nc, "STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "storage": "file", "num_replicas": 1})
-        for _ in range(20):
-            await nc.publish("S.a", bytes(200_000))
-        await until_stored(nc, "S.a")
-
-
 @pytest.mark.parametrize("command", ["backup", "follow"])
 def test_a_prune_does_not_wait_for_a_killed_command(
     command: str, tmp_path: Path, nats_server: Callable[..., NatsServer]
 ) -> None:
-    server = nats_server("2.12.8")
-    asyncio.run(_publish(server.url))
+    server = nats_server(NEWEST)
+    asyncio.run(fill(server.url, "S", [bytes(200_000)] * 20))
     repo = tmp_path / "repo"
     jsbackup("init", "-r", repo).ok()
     killed(repo, Mode.SHARED, command, "-s", server.url)
@@ -102,49 +89,9 @@ def test_nobody_waits_for_a_killed_prune(tmp_path: Path) -> None:
     jsbackup("verify", "-r", repo, "--level", "data", "--lock-timeout", "0").ok()
 
 
-def _lease(repo: Path, **elsewhere: object) -> Lease:
-    """An exclusive lease of a process that has ended, as this version writes it but for `elsewhere`."""
-    with subprocess.Popen(["sleep", "60"]) as child:
-        terms = lease_terms("prune", Mode.EXCLUSIVE)
-        assert terms.process is not None
-        process = replace(terms.process, pid=child.pid, started=terms.process.started)
-        child.kill()
-    lease = Lease(LocalStore(repo), replace(terms, process=replace(process, **elsewhere)), "a1" * 8, time.monotonic)  # type: ignore[arg-type]
-    lease.look()
-    return lease
-
-
-@pytest.mark.parametrize(
-    "elsewhere",
-    [{"machine": "0" * 32}, {"boot": "another"}, {"pid_namespace": 4026532999}, {"time_namespace": 4026532999}],
-    ids=lambda elsewhere: next(iter(elsewhere)),
-)
-def test_a_lease_from_elsewhere_is_waited_for(elsewhere: dict[str, object], tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    _orphans(repo, 1)
-    lease = _lease(repo, **elsewhere)
-    for line in (["verify"], ["prune", "--grace", "0"]):
-        done = jsbackup(*line, "-r", repo, "--lock-timeout", "0")
-        assert done.code == 11 and lease.id in done.document["error"]["message"]
-    (row,) = jsbackup("unlock", "-r", repo).ok().document["leases"]
-    assert not row["process_gone"] and not row["removed"]
-    lease.renew()
-
-
-def test_a_lease_without_a_process_is_waited_for(tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    _orphans(repo, 1)
-    terms = replace(lease_terms("prune", Mode.EXCLUSIVE), process=None)
-    lease = Lease(LocalStore(repo), terms, "b2" * 8, time.monotonic)
-    lease.look()
-    assert read_lease(LocalStore(repo), list_leases(LocalStore(repo))[0]).process is None
-    assert jsbackup("verify", "-r", repo, "--lock-timeout", "0").code == 11
-    lease.release()
-
-
 def test_a_stopped_command_keeps_its_lease(tmp_path: Path, nats_server: Callable[..., NatsServer]) -> None:
-    server = nats_server("2.12.8")
-    asyncio.run(_publish(server.url))
+    server = nats_server(NEWEST)
+    asyncio.run(fill(server.url, "S", [bytes(200_000)] * 20))
     repo = tmp_path / "repo"
     _orphans(repo, 1)
     line = command_line("follow", "-r", repo, "-s", server.url)
@@ -157,26 +104,3 @@ def test_a_stopped_command_keeps_its_lease(tmp_path: Path, nats_server: Callable
         assert done.code == 11 and "in use by follow" in done.document["error"]["message"]
         child.kill()
     jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0").ok()
-
-
-@pytest.mark.s3
-def test_on_s3_a_command_waits_for_requests_that_are_under_way(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in s3_server.credentials().items():
-        monkeypatch.setenv(name, value)
-    location = f"s3://{BUCKET}/killed-leases"
-    store = open_store(location, settings_of(s3_server.url))
-    store_backup(make_repository(store), FIRST)
-    with subprocess.Popen(["sleep", "60"]) as child:
-        child.kill()
-    terms = lease_terms("prune", Mode.EXCLUSIVE)
-    assert terms.process is not None
-    lease = Lease(store, replace(terms, process=replace(terms.process, pid=child.pid)), "c3" * 8, time.monotonic)
-    lease.look()
-    at = s3_server.environment
-    assert jsbackup("verify", "-r", location, "--lock-timeout", "0", **at).code == 11
-    (row,) = jsbackup("unlock", "-r", location, **at).ok().document["leases"]
-    assert row["process_gone"] and not row["removed"]
-    lease.renew()
-    lease.release()

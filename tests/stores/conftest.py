@@ -11,7 +11,6 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.stores.overlay import OverlayStore
-from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.s3 import S3Store
 from tests.harness.s3server import BUCKET, S3Server
 from tests.stores.s3_bench import settings_of
@@ -27,10 +26,6 @@ def _local(folder: Path, request: pytest.FixtureRequest) -> Store:
     return LocalStore(folder / "store")
 
 
-def _retrying(folder: Path, request: pytest.FixtureRequest) -> Store:
-    return RetryingStore(LocalStore(folder / "store"), sleep=lambda seconds: None)
-
-
 def _overlay(folder: Path, request: pytest.FixtureRequest) -> Store:
     return OverlayStore(LocalStore(folder / "store"), time.time)
 
@@ -43,7 +38,6 @@ def _s3(folder: Path, request: pytest.FixtureRequest) -> Store:
 FACTORIES: dict[str, Callable[[Path, pytest.FixtureRequest], Store]] = {
     "memory": _memory,
     "local": _local,
-    "retrying": _retrying,
     "overlay": _overlay,
     "s3": _s3,
 }

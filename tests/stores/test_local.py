@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import shutil
@@ -13,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores import posix
-from jsbackup.stores.local import LocalStore, remove_incoming
+from jsbackup.stores import local, posix
+from jsbackup.stores.local import LocalStore, remove_incoming, sorted_names
 
 
 @pytest.fixture
@@ -33,12 +34,6 @@ def visible_files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_an_object_is_a_plain_file_at_its_key(store: LocalStore, root: Path) -> None:
-    store.put("segments/orders-1a2b/x.parquet", b"data")
-    assert visible_files(root) == ["segments/orders-1a2b/x.parquet"]
-    assert (root / "segments/orders-1a2b/x.parquet").read_bytes() == b"data"
-
-
 def test_only_the_owner_can_read(store: LocalStore, root: Path) -> None:
     old = os.umask(0)
     try:
@@ -48,23 +43,6 @@ def test_only_the_owner_can_read(store: LocalStore, root: Path) -> None:
     modes = {str(path.relative_to(root)): path.stat().st_mode & 0o777 for path in root.rglob("*")}
     assert modes == {"a": 0o700, "a/b": 0o700, "a/b/c": 0o600, ".incoming": 0o700}
     assert root.stat().st_mode & 0o777 == 0o700
-
-
-def test_nothing_is_made_before_the_first_put(store: LocalStore, root: Path) -> None:
-    assert list(store.list()) == []
-    with pytest.raises(ObjectNotFound):
-        store.get("a")
-    store.delete("a")
-    assert not root.exists()
-
-
-def test_the_parent_of_the_root_is_not_made(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "unmounted" / "store")
-    said = f"cannot make store in {tmp_path}/unmounted: the folder is not there"
-    with pytest.raises(StoreError, match=said) as caught:
-        store.put("a", b"")
-    assert caught.value.hint is not None
-    assert not (tmp_path / "unmounted").exists()
 
 
 def test_a_root_that_is_no_folder_is_said_to_be_none(tmp_path: Path) -> None:
@@ -86,13 +64,6 @@ def test_a_root_that_is_no_folder_is_said_to_be_none(tmp_path: Path) -> None:
         for use in uses:
             with pytest.raises(NoFolder, match=f"cannot open {tmp_path}/{name}: {says}"):
                 use(LocalStore(tmp_path / name))
-
-
-def test_a_root_may_be_a_symbolic_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    LocalStore(tmp_path / "link").put("a", b"1")
-    assert (tmp_path / "real/a").read_bytes() == b"1"
 
 
 def test_links_inside_the_root_are_not_followed(store: LocalStore, root: Path, tmp_path: Path) -> None:
@@ -137,60 +108,10 @@ def test_foreign_names_are_no_objects(store: LocalStore, root: Path) -> None:
     assert [info.key for info in store.list()] == ["a/b"]
 
 
-def test_folders_too_deep_for_a_key_are_not_walked(store: LocalStore, root: Path) -> None:
-    store.put("a", b"")
-    deep = root
-    for _ in range(4):
-        deep = deep / ("d" * 250)
-        deep.mkdir()
-        (deep / "file").write_bytes(b"")
-    assert [info.key for info in store.list()] == ["a", f"{'d' * 250}/{'d' * 250}/file", f"{'d' * 250}/file"]
-
-
-def test_an_emptied_or_removed_root_can_be_filled_again(store: LocalStore, root: Path) -> None:
-    store.put("a/b/c", b"1")
-    for path in sorted(root.rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    root.rmdir()
-    store.put("a/b/c", b"2")
-    assert store.get("a/b/c") == b"2"
-
-
-def test_a_root_that_has_gone_is_not_made_again(store: LocalStore, root: Path) -> None:
-    """As with a disk that was unmounted, whose folder was on it."""
-    store.put("first", b"1")
-    root.rename(root.with_name("away"))
-    with pytest.raises(NoFolder, match="it is not there any more"):
-        store.put("a/b", b"2")
-    assert not root.exists()
-    root.with_name("away").rename(root)
-    store.put("a/b", b"2")
-    assert store.get("a/b") == b"2"
-
-
-def test_another_folder_in_its_place_gets_nothing(store: LocalStore, root: Path, tmp_path: Path) -> None:
-    """As the folder below the mount point."""
-    store.put("first", b"1")
-    reader = LocalStore(root)
-    assert reader.get_range("first", 0, 9) == b"1"
-    root.rename(tmp_path / "away")
-    root.mkdir()
-    for one in (store, reader):
-        with pytest.raises(NoFolder, match="another folder is there now, without first"):
-            one.put("a/b", b"2")
-    assert list(root.iterdir()) == []
-    # Mounted again it is another folder too, for the system, with the same content.
-    root.rmdir()
-    shutil.copytree(tmp_path / "away", root)
-    for number, one in enumerate((store, reader)):
-        one.put(f"a/{number}", b"2")
-    assert [info.key for info in store.list()] == ["a/0", "a/1", "first"]
-
-
 def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
     store: LocalStore, root: Path, tmp_path: Path
 ) -> None:
-    """Nor is it taken from another folder, or deleted there: it may be a copy, or from another time."""
+    """Nor is it taken from another folder, put or deleted there: that of the mount point, a copy, another time's."""
     store.put("first", b"1")
     store.put("a/b", b"2")
     reader = LocalStore(root)
@@ -203,6 +124,7 @@ def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
         lambda store: list(store.list()),
         lambda store: list(store.list("a/")),
         lambda store: store.delete("a/b"),
+        lambda store: store.put("a/c", b"2"),
         lambda store: store.glance(),
     )
 
@@ -275,11 +197,6 @@ def test_a_put_that_fails_half_way_leaves_nothing(root: Path) -> None:
     ("code", "sentence"),
     [
         (errno.ENOSPC, "no space left on the file system"),
-        (errno.EDQUOT, "the disk quota is used up"),
-        (errno.EACCES, "permission denied"),
-        (errno.EROFS, "the file system is read-only"),
-        (errno.EIO, "the disk reports an input/output error"),
-        (errno.ENAMETOOLONG, "the name is too long for the file system"),
         (errno.EXDEV, "invalid cross-device link"),
     ],
 )
@@ -317,16 +234,6 @@ def test_old_leftovers_are_swept_at_the_first_put(store: LocalStore, root: Path)
     assert [info.key for info in store.list()] == ["a"]
 
 
-def test_an_old_leftover_that_somebody_holds_is_not_swept(store: LocalStore, root: Path) -> None:
-    held = leftover(root, "1-0", 7200)
-    with held.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        store.put("a", b"")
-        assert held.exists()
-    LocalStore(root).put("b", b"")
-    assert not held.exists()
-
-
 def test_whoever_writes_holds_its_temporary_file(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,14 +255,6 @@ def test_whoever_writes_holds_its_temporary_file(
     assert store.get("a") == b"data"
 
 
-def test_a_taken_temporary_name_is_passed_over(store: LocalStore, root: Path) -> None:
-    for number in range(20):
-        leftover(root, f"{os.getpid()}-{number}", 0)
-    store.put("a", b"data")
-    assert store.get("a") == b"data"
-    assert len(visible_files(root / ".incoming")) == 20
-
-
 def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from jsbackup.stores.local import LocalStore\n"
@@ -366,7 +265,7 @@ def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        done = [int(child.stdout.readline()) for _ in range(25)]
+        done = [int(child.stdout.readline()) for _ in range(15)]
         child.send_signal(signal.SIGKILL)
         done += [int(line) for line in child.stdout]
     store = LocalStore(root)
@@ -375,15 +274,6 @@ def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     assert len(infos) <= len(done) + 1
     for info in infos:
         assert store.get(info.key) == b"0123456789" * 50_000
-
-
-def test_what_encloses_it_is_the_nearest_folder_with_the_object(tmp_path: Path) -> None:
-    inner = LocalStore(tmp_path / "a" / "b" / "c")
-    assert inner.enclosing("mark.json") is None
-    for folder in (tmp_path, tmp_path / "a"):
-        LocalStore(folder).put("mark.json", b"here")
-    assert inner.enclosing("mark.json") == str(tmp_path / "a")
-    assert LocalStore(tmp_path / "a").enclosing("mark.json") == str(tmp_path)
 
 
 def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> None:
@@ -400,9 +290,22 @@ def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> Non
             return incoming
 
     store = Disturbed(tmp_path / "store")
-    for number in range(300):
+    for number in range(30):
         store.put(f"a/{number:03}", b"x")
-    assert store.times == 1200
-    assert len(list(store.list())) == 300
+    assert store.times == 120
+    assert len(list(store.list())) == 30
     remove_incoming(tmp_path / "store")
     assert {path.name for path in (tmp_path / "store").iterdir()} == {"a"}
+
+
+_NAMES = st.text(st.characters(blacklist_characters="\0/", blacklist_categories=("Cs",)), min_size=1, max_size=12)
+
+
+@settings(max_examples=50)
+@given(st.lists(_NAMES | st.just("b\udcff"), unique=True), st.integers(1, 9), st.integers(1, 5))
+def test_names_of_a_folder_come_in_order_however_many_runs_they_make(names: list[str], run: int, block: int) -> None:
+    """Also those that are not UTF-8."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_RUN_NAMES", run)
+        patch.setattr(local, "_BLOCK_NAMES", block)
+        assert list(sorted_names(iter(names))) == sorted(names)

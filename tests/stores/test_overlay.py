@@ -30,15 +30,3 @@ def test_changes_are_seen_in_the_overlay_and_the_store_stays_as_it_was() -> None
     with pytest.raises(ObjectNotFound):
         overlay.head("b")
     assert {info: store.get(info.key) for info in store.list()} == before
-
-
-def test_what_is_put_while_it_is_listed_hides_nothing() -> None:
-    store = MemoryStore()
-    for key in ("a", "b"):
-        store.put(key, b"1")
-    overlay = OverlayStore(store, lambda: 5.0)
-    listing = overlay.list()
-    assert next(listing).key == "a"
-    overlay.delete("b")
-    overlay.put("b", b"22")
-    assert [info.key for info in listing] == ["b"]

@@ -84,9 +84,3 @@ def test_a_store_that_fails_is_not_taken_for_a_good_one(at: int) -> None:
     memory = MemoryStore()
     with pytest.raises(StoreError, match="injected"):
         probe_store(FaultStore(memory, Fault.FAIL, at=at), "probe/1")
-
-
-def test_the_operations_above_are_all_there_are() -> None:
-    watched = FaultStore(MemoryStore())
-    probe_store(watched, "probe/1")
-    assert watched.operations == 9 + 1

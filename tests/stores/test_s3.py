@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import mmap
 import random
 import time
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError
 from jsbackup.model import S3Settings
 from jsbackup.stores import s3
 from jsbackup.stores import s3 as s3_upload
-from jsbackup.stores.base import LockMode, ObjectInfo, ObjectLock, ProbedStore, StaleUploads, StoreProbe
-from jsbackup.stores.local import LocalStore
+from jsbackup.stores.base import LockMode, ObjectInfo
 from jsbackup.stores.memory import MemoryStore
-from jsbackup.stores.probe import probe_store
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.s3 import S3Store
 from tests.engine.identities import Authority
 from tests.harness.s3peer import Answer, S3Peer
-from tests.harness.s3server import ACCESS_KEY, BUCKET, LOCKED_BUCKET, READER_KEY, READER_SECRET, SECRET_KEY, S3Server
-from tests.harness.servers import Port
+from tests.harness.s3server import ACCESS_KEY, BUCKET, LOCKED_BUCKET, SECRET_KEY, S3Server
 from tests.stores.s3_bench import settings_of
 
 pytestmark = pytest.mark.s3
@@ -42,24 +36,6 @@ def prefix() -> str:
 def locked(s3_server: S3Server) -> S3Store:
     """A store in a versioned bucket with object lock."""
     return S3Store(LOCKED_BUCKET, prefix(), settings_of(s3_server.url))
-
-
-def test_a_store_says_what_it_can() -> None:
-    store = S3Store("bucket")
-    assert isinstance(store, ObjectLock) and isinstance(store, ProbedStore) and isinstance(store, StaleUploads)
-    assert not isinstance(MemoryStore(), ObjectLock | ProbedStore | StaleUploads)
-
-
-def test_nothing_is_sent_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jsbackup.stores.s3.make_client", lambda settings: pytest.fail("made a client"))
-    assert S3Store("bucket", "some/prefix").location == "s3://bucket/some/prefix"
-
-
-def test_a_whole_bucket_is_a_store_too(s3_server: S3Server) -> None:
-    store = S3Store(s3_server.make_bucket(), "", settings_of(s3_server.url))
-    store.put("a/b", b"data")
-    assert [info.key for info in store.list()] == ["a/b"]
-    assert store.get("a/b") == b"data"
 
 
 def test_what_others_keep_in_the_bucket_is_not_seen(s3_server: S3Server) -> None:
@@ -83,36 +59,6 @@ def test_the_nearest_prefix_above_that_has_an_object_is_found(s3_server: S3Serve
     S3Store(bucket, "", settings_of(s3_server.url)).put("mark.json", b"")
     assert above("a/b") == above("other") == f"s3://{bucket}" and above("") is None
     assert S3Store("no-such-bucket", "a/b", settings_of(s3_server.url)).enclosing("mark.json") is None
-
-
-def test_what_may_not_be_read_above_is_taken_for_nothing(s3_server: S3Server) -> None:
-    outer = prefix()
-    S3Store(BUCKET, outer, settings_of(s3_server.url)).put("mark.json", b"")
-    with S3Peer(s3_server.port) as peer:
-        store = S3Store(BUCKET, f"{outer}/inner", settings_of(peer.url))
-        peer.meet(Answer(403), "HEAD", times=3)
-        assert store.enclosing("mark.json") is None
-        assert [kind for kind, _ in peer.log] == ["HEAD"] * 3  # of s3/N, of s3, and of the bucket
-        peer.meet(Answer(503), "HEAD")
-        again = RetryingStore(store, sleep=lambda seconds: None)
-        assert again.enclosing("mark.json") == f"s3://{BUCKET}/{outer}"
-
-
-def test_an_object_that_is_stored_is_let_go_of_at_once(s3_server: S3Server) -> None:
-    store = S3Store(BUCKET, prefix(), settings_of(s3_server.url))
-    store.put("first", b"")  # what is made at the first use stays
-
-    def put(size: int) -> weakref.ref[mmap.mmap]:
-        data = mmap.mmap(-1, size)
-        store.put(f"of-{size}", memoryview(data))
-        return weakref.ref(data)
-
-    gc.disable()
-    try:
-        left = [size for size in (1000, 2 << 20) if put(size)() is not None]
-    finally:
-        gc.enable()
-    assert left == []
 
 
 def test_a_large_object_goes_in_parts_without_a_copy_of_it(s3_server: S3Server) -> None:
@@ -157,19 +103,6 @@ def test_encryption_by_the_store_is_asked_for_in_every_kind_of_upload(
 
 
 # --- probe ---
-
-
-def test_the_probe_tells_what_a_bucket_can_do(s3_server: S3Server, locked: S3Store) -> None:
-    plain = S3Store(BUCKET, prefix(), settings_of(s3_server.url))
-    assert probe_store(plain, "probe/1") == StoreProbe(
-        conditional_writes=True, checksums=True, object_lock=False, versioned=False
-    )
-    assert probe_store(RetryingStore(locked, sleep=time.sleep), "probe/1") == StoreProbe(
-        conditional_writes=True, checksums=True, object_lock=True, versioned=True
-    )
-    for store in (plain, locked):
-        assert list(store.list()) == []
-    assert probe_store(RetryingStore(MemoryStore(), sleep=time.sleep), "probe/1") == StoreProbe()
 
 
 # --- versions and locks ---
@@ -237,48 +170,28 @@ def test_a_locked_object_that_somebody_hid_is_shown_again_when_it_cannot_be_remo
     assert locked.get("a") == b"data"
 
 
-def test_a_lock_is_extended_and_never_shortened(s3_server: S3Server, locked: S3Store) -> None:
-    key = f"{locked.location.removeprefix(f's3://{LOCKED_BUCKET}/')}/a"
+@pytest.mark.parametrize(
+    ("first", "then", "kept"),
+    [
+        ((1000, LockMode.GOVERNANCE), (500, LockMode.GOVERNANCE), (1000, "GOVERNANCE")),
+        ((1000, LockMode.GOVERNANCE), (1999.5, LockMode.GOVERNANCE), (2000, "GOVERNANCE")),
+        ((1000, LockMode.COMPLIANCE), (1005, LockMode.GOVERNANCE), (1005, "COMPLIANCE")),
+    ],
+)
+def test_a_lock_is_extended_and_never_shortened_or_weakened(
+    s3_server: S3Server,
+    locked: S3Store,
+    first: tuple[float, LockMode],
+    then: tuple[float, LockMode],
+    kept: tuple[float, str],
+) -> None:
     now = int(time.time())
-
-    def lock() -> tuple[str, float]:
-        retention = s3_server.client.get_object_retention(Bucket=LOCKED_BUCKET, Key=key)["Retention"]
-        return retention["Mode"], retention["RetainUntilDate"].timestamp()
-
     locked.put("a", b"data")
-    locked.lock_until("a", now + 1000.5, LockMode.GOVERNANCE)
-    assert lock() == ("GOVERNANCE", now + 1001)
-    locked.lock_until("a", now + 500, LockMode.GOVERNANCE)
-    assert lock() == ("GOVERNANCE", now + 1001)
-    locked.lock_until("a", now + 2000, LockMode.GOVERNANCE)
-    assert lock() == ("GOVERNANCE", now + 2000)
-
-
-def test_a_lock_is_never_weakened(s3_server: S3Server, locked: S3Store) -> None:
+    for seconds, mode in (first, then):
+        locked.lock_until("a", now + seconds, mode)
     key = f"{locked.location.removeprefix(f's3://{LOCKED_BUCKET}/')}/a"
-    until = int(time.time()) + 1000
-    locked.put("a", b"data")
-    locked.lock_until("a", until, LockMode.COMPLIANCE)
-    locked.lock_until("a", until + 5, LockMode.GOVERNANCE)
     retention = s3_server.client.get_object_retention(Bucket=LOCKED_BUCKET, Key=key)["Retention"]
-    assert (retention["Mode"], retention["RetainUntilDate"].timestamp()) == ("COMPLIANCE", until + 5)
-
-
-def test_a_lock_on_nothing_is_an_error(locked: S3Store) -> None:
-    with pytest.raises(ObjectNotFound):
-        locked.lock_until("nothing", time.time() + 1000, LockMode.GOVERNANCE)
-
-
-def test_where_nothing_can_be_locked_that_is_said(s3_server: S3Server, tmp_path: Path) -> None:
-    plain = S3Store(BUCKET, prefix(), settings_of(s3_server.url))
-    for store in (plain, LocalStore(tmp_path / "repo"), MemoryStore()):
-        store.put("a", b"")
-        retrying = RetryingStore(store, sleep=time.sleep)
-        with pytest.raises(UnsupportedError) as caught:
-            retrying.check_object_lock()
-        assert caught.value.exit_code == 13
-        with pytest.raises(UnsupportedError):
-            retrying.lock_until("a", time.time() + 1000, LockMode.GOVERNANCE)
+    assert (retention["RetainUntilDate"].timestamp() - now, retention["Mode"]) == kept
 
 
 # --- unfinished uploads ---
@@ -305,22 +218,13 @@ def by_folders(keys: list[str]) -> list[str]:
     return sorted(keys, key=lambda key: key.split("/"))
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("prefix", ["", "b", "b/", "b/c"])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("prefix", ["", "b/c"])
 def test_listings_by_folder_and_by_key_come_out_alike(prefix: str, seed: int) -> None:
     chosen = [key for key in random.Random(seed).sample(KEYS, 9) if key.startswith(prefix)]
     for order in (by_folders(chosen), sorted(chosen)):
         found = (ObjectInfo(key, 1, 2.0) for key in order)
         assert [info.key for info in s3._in_key_order(found, prefix, "here")] == sorted(chosen)
-
-
-def test_what_can_be_told_of_a_long_listing_is_told_at_once() -> None:
-    """Whoever looks at the first objects of a strange bucket must not wait for the last."""
-
-    def endless() -> itertools.chain[ObjectInfo]:
-        return itertools.chain.from_iterable([ObjectInfo(f"n{n:09}/x", 1, 2.0)] for n in itertools.count())
-
-    assert next(s3._in_key_order(iter(endless()), "", "here")).key == "n000000000/x"
 
 
 # --- errors ---
@@ -343,52 +247,21 @@ def failure(store: S3Store) -> StoreError:
     return error
 
 
-def test_a_bucket_that_is_not_there_is_no_empty_one(s3_server: S3Server) -> None:
-    error = failure(S3Store("missing-bucket", "p", settings_of(s3_server.url)))
-    assert error.message == "cannot look at a in s3://missing-bucket/p: there is no such bucket"
-
-
 @pytest.mark.parametrize(
-    ("key", "secret", "says"),
+    ("bucket", "key", "secret", "says"),
     [
-        ("unknown-key", "wrong-secret", "the access key is not known to the store"),
-        (ACCESS_KEY, "wrong-secret", "the secret key is not the one of the access key"),
+        ("missing-bucket", ACCESS_KEY, SECRET_KEY, "there is no such bucket"),
+        (BUCKET, "unknown-key", "wrong-secret", "the access key is not known to the store"),
+        (BUCKET, ACCESS_KEY, "wrong-secret", "the secret key is not the one of the access key"),
+        (BUCKET, "", "", "there are no credentials"),
     ],
 )
-def test_wrong_credentials_are_told_apart(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, secret: str, says: str
+def test_a_missing_bucket_and_wrong_credentials_are_told_apart(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, bucket: str, key: str, secret: str, says: str
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-    error = failure(S3Store(BUCKET, "p", settings_of(s3_server.url)))
-    assert error.message.endswith(f": {says}") and "AWS_SECRET_ACCESS_KEY" in str(error.hint)
-
-
-def test_missing_credentials_are_told(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert failure(S3Store(BUCKET, "p", settings_of(s3_server.url))).message.endswith(": there are no credentials")
-    assert "profile" in failure(S3Store(BUCKET, "p", settings_of(s3_server.url, profile="none"))).message
-
-
-def test_what_the_user_may_not_do_is_told(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = prefix()
-    S3Store(BUCKET, ours, settings_of(s3_server.url)).put("a", b"data")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", READER_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", READER_SECRET)
-    store = S3Store(BUCKET, ours, settings_of(s3_server.url))
-    assert store.get("a") == b"data"
-    for work in (lambda: store.put("b", b""), lambda: store.delete("a")):
-        with pytest.raises(StoreError, match="access is denied") as caught:
-            work()
-        assert "s3:PutObject" in str(caught.value.hint)
-
-
-def test_a_store_that_cannot_be_reached_is_told_at_once() -> None:
-    port = Port()
-    error = failure(S3Store(BUCKET, "p", settings_of(f"http://127.0.0.1:{port.number}")))
-    assert error.message.endswith(f": cannot reach http://127.0.0.1:{port.number}")
-    port.release()
+    assert failure(S3Store(bucket, "p", settings_of(s3_server.url))).message.endswith(f": {says}")
 
 
 @pytest.mark.parametrize(
@@ -398,10 +271,7 @@ def test_a_store_that_cannot_be_reached_is_told_at_once() -> None:
             Answer(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-west-1"}),
             "the bucket is in the region eu-west-1",
         ),
-        (Answer(400, "AuthorizationHeaderMalformed"), "the bucket is in another region"),
         (Answer(400, "ExpiredToken"), "the session token has expired"),
-        (Answer(403, "RequestTimeTooSkewed"), "the clocks of the store and of this machine differ too much"),
-        (Answer(403, "AccessDenied"), "access is denied"),
     ],
     ids=lambda value: value.code if isinstance(value, Answer) else "",
 )
@@ -418,13 +288,6 @@ def test_words_of_a_hostile_store_are_not_repeated(s3_server: S3Server) -> None:
         with pytest.raises(StoreError) as caught:
             S3Store(BUCKET, "p", settings_of(peer.url)).get("a")
     assert caught.value.message.isprintable() and len(caught.value.message) < 200
-
-
-def test_an_archived_object_says_so(s3_server: S3Server) -> None:
-    with S3Peer(s3_server.port) as peer:
-        peer.always(Answer(403, "InvalidObjectState"), "GET")
-        with pytest.raises(StoreError, match="is in an archive class and cannot be read"):
-            S3Store(BUCKET, "p", settings_of(peer.url)).get("a")
 
 
 # --- TLS ---

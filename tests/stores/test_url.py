@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from jsbackup.errors import UnsupportedError, UsageError
@@ -26,19 +24,6 @@ def test_a_path_or_file_url_is_a_folder(location: str, path: str) -> None:
     store = open_store(location)
     assert isinstance(store, LocalStore)
     assert store.location == path
-
-
-@pytest.mark.parametrize("location", ["repo", "./repo", "a:b", "memory", "c:/x"])
-def test_a_relative_path_is_below_the_working_folder(
-    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert open_store(location).location == str(tmp_path / location)
-
-
-def test_opening_touches_nothing(tmp_path: Path) -> None:
-    open_store(str(tmp_path / "repo"))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("location", ["s4://bucket/prefix", "sftp://user:hunter2@host/path", "x+y://"])

@@ -21,15 +21,7 @@ def armoured(data: bytes, width: int = 64, end: str = "\n") -> bytes:
     return (end.join([*lines, "-----END AGE ENCRYPTED FILE-----"]) + end).encode()
 
 
-@pytest.mark.by_turns
-@pytest.mark.slow
-def test_what_the_library_encrypts_is_opened() -> None:
-    sealed = age.encrypt_with_passphrase(b"hello", "correct horse")
-    assert is_passphrase_file(sealed) and not is_passphrase_file(FOR_A_KEY)
-    assert decrypt_passphrase_file(sealed, "correct horse", "it") == b"hello"
-
-
-@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 131072, 200_001])
+@pytest.mark.parametrize("size", [0, 65535, 65536, 200_001])
 def test_the_library_opens_the_same_files_to_the_same_bytes(size: int) -> None:
     data = (bytes(range(251)) * (size // 251 + 1))[:size]
     sealed = cheap_passphrase_file(data, "pässword")
@@ -79,7 +71,7 @@ def test_blocks_that_are_left_out_exchanged_or_added_are_an_error() -> None:
             decrypt_passphrase_file(head + b"".join(order), "p", "it")
 
 
-@pytest.mark.parametrize("work", [23, 40, 99])
+@pytest.mark.parametrize("work", [23, 99])
 def test_a_file_that_asks_for_hours_of_work_is_refused(work: int) -> None:
     with pytest.raises(FormatError, match=f"asks for too much work: 2\\^{work}, "):
         decrypt_passphrase_file(cheap_passphrase_file(b"hello", "p", work), "p", "it")

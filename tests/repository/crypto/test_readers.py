@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.errors import KeyUnavailable, ObjectLocked, StoreError, UsageError
+from jsbackup.errors import StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify_run import check_readers
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys, add_readers, reader_id, remove_reader
-from jsbackup.repository.crypto.new_keys import NewKeys, copy_keys, make_new_keys
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, Flaw, change_readers, examine_readers, load_readers
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -37,18 +37,6 @@ def make(store: Store) -> tuple[Repository, NewKeys, str]:
     repository = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
     (key,) = load_readers(store, repository.descriptor).listed
     return repository, new_keys, key
-
-
-def test_each_change_stores_the_next_list_and_removes_those_before() -> None:
-    store = MemoryStore()
-    repository, new_keys, mine = make(store)
-    assert new_keys.secret is not None
-    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
-    readers = examine_readers(store, repository.descriptor)
-    assert readers.lists == (layout.readers_key(2),) and readers.whole == {mine, theirs} == readers.listed.keys()
-    remove_reader(store, repository.descriptor, new_keys.secret, reader_id(theirs))
-    readers = examine_readers(store, repository.descriptor)
-    assert readers.lists == (layout.readers_key(3),) and readers.whole == {mine} and not readers.unlisted
 
 
 def test_an_interrupted_change_loses_nobody_and_is_repeated() -> None:
@@ -102,20 +90,6 @@ def test_two_who_change_the_list_at_once_lose_no_reader() -> None:
     assert {first, second} < readers.listed.keys() and readers.lists == (layout.readers_key(3),)
 
 
-def test_who_may_not_sign_removes_only_what_no_list_names() -> None:
-    store = MemoryStore()
-    repository, new_keys, _ = make(store)
-    assert new_keys.secret is not None
-    (theirs,) = add_readers(store, repository.descriptor, new_keys.secret, TO_OTHER)
-    with pytest.raises(KeyUnavailable):
-        remove_reader(store, repository.descriptor, None, reader_id(theirs))
-    unlisted = layout.identity_key("age1x", "00ff", "0" * 64)
-    store.put(unlisted, b"")
-    assert examine_readers(store, repository.descriptor).unlisted == [unlisted]
-    assert remove_reader(store, repository.descriptor, None, "age1x") == unlisted
-    assert examine_readers(store, repository.descriptor).unlisted == []
-
-
 def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:
     """The readers whom it names would be lost."""
     store = MemoryStore()
@@ -129,43 +103,6 @@ def test_a_list_that_the_store_does_not_return_is_not_replaced() -> None:
     with pytest.raises(StoreError, match="no answer"):
         add_readers(FaultStore(store, before=fail), repository.descriptor, new_keys.secret, TO_OTHER)
     assert load_readers(store, repository.descriptor).generation == 1
-
-
-def test_a_key_file_that_the_store_does_not_return_is_named() -> None:
-    store = MemoryStore()
-    repository, _, key = make(store)
-
-    def fail(operation: str, at: str) -> None:
-        if operation == "get_range" and at == key:
-            raise StoreError("no answer")
-
-    (broken,) = examine_readers(FaultStore(store, before=fail), repository.descriptor).broken
-    assert (broken.key, broken.problem) == (key, "no answer")
-
-
-class _Locked(FaultStore):
-    """Keeps lists of readers locked, as a backup with a lock has left them."""
-
-    def delete(self, key: str) -> None:
-        if key.startswith(layout.READERS):
-            raise ObjectLocked(key)
-        super().delete(key)
-
-
-def test_a_locked_list_is_followed_by_the_next_one() -> None:
-    inner = MemoryStore()
-    repository, new_keys, mine = make(inner)
-    assert new_keys.secret is not None
-    descriptor, store, replica = repository.descriptor, _Locked(inner), MemoryStore()
-    copy_keys(store, replica, descriptor)
-    (theirs,) = add_readers(store, descriptor, new_keys.secret, TO_OTHER)
-    assert copy_keys(store, _Locked(replica), descriptor).readers == (theirs,)
-    for each in (store, replica):
-        readers = examine_readers(each, descriptor)
-        assert readers.whole == {mine, theirs} and readers.broken == () and readers.generation == 2
-    remove_reader(store, descriptor, new_keys.secret, reader_id(theirs))
-    readers = examine_readers(store, descriptor)
-    assert readers.whole == {mine} and readers.broken == () and not readers.unlisted and readers.generation == 3
 
 
 def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_list() -> None:
@@ -184,9 +121,7 @@ def test_a_key_file_opens_the_repository_where_the_store_does_not_return_the_lis
         remove_reader(store, repository.descriptor, opened.secret, reader_id(mine))
 
 
-@pytest.mark.parametrize(
-    "forged", [[9_999_999_999], [2, 3, 9_999_999_999], [1_001], [10**9 * 9 + at for at in range(9)]]
-)
+@pytest.mark.parametrize("forged", [[2, 3, 9_999_999_999], [10**9 * 9 + at for at in range(9)]])
 def test_forged_lists_keep_nobody_from_removing_a_reader(forged: list[int]) -> None:
     store = MemoryStore()
     repository, new_keys, mine = make(store)

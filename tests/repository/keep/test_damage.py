@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import count
 
 import pytest
@@ -11,39 +11,71 @@ import pytest
 from jsbackup.errors import IntegrityError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.checks import ledger
 from jsbackup.repository.checks.ledger import remember_damaged
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.keep.damage import find_damaged
-from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy, remove_decided
-from jsbackup.repository.keep.retention import Decisions, Policy, RemovedBackup, TagRule
-from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.objects import SegmentRef, folder_of, id_of
+from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy
+from jsbackup.repository.keep.retention import Policy, TagRule
+from jsbackup.repository.manifest import Manifest, Selection, StreamBackup
+from jsbackup.repository.objects import folder_of, id_of
 from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository, store_backup, store_stream
-from tests.harness.batches import some_messages
-from tests.harness.counting import CountingStore
-from tests.harness.damage import flip
-from tests.harness.many_streams import manifest_of, many_streams
-from tests.harness.small_pages import make_pages_small
+from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository
+from tests.harness.damage import DAMAGES, flip, put_instead
+from tests.harness.many_streams import many_streams
+from tests.harness.small_pages import make_pages_small, make_stream_pages_small
 
 THIRD = "20261121T014700Z-000003"
 NOW_NS = 1_800_000_000_000_000_000
 TIMES = count(1)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    """Two backups that share segments; the second has some of its own."""
+OWN = ("segment", "page of segments", "page of streams")  # of the second backup
+SHARED = ("consumer state", "opaque piece")
+
+
+@cache
+def two_backups() -> dict[str, bytes]:
+    """They share most of their objects; the second has some of its own."""
     store = MemoryStore()
     repository = make_repository(store)
-    store_backup(repository, FIRST, count=40)
-    store_backup(repository, SECOND, count=60)
+    with pytest.MonkeyPatch.context() as patch:
+        make_pages_small(patch)
+        make_stream_pages_small(patch)
+        for number, backup in enumerate((FIRST, SECOND)):
+            made = make_manifest(repository, backup, count=100 + 50 * number)
+            streams = (*many_streams(3 + number), *made.streams)
+            repository.commit(replace(made, streams=streams, selection=Selection()))
+    return {info.key: store.get(info.key) for info in store.list()}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    for key, data in two_backups().items():
+        store.put(key, data)
     return store
+
+
+def stream(store: MemoryStore, backup: str, name: str = "orders") -> StreamBackup:
+    return next(one for one in manifest(store, backup).streams if one.name == name)
+
+
+def key_of(store: MemoryStore, kind: str) -> str:
+    """The key of such an object of the second backup."""
+    if kind == "page of streams":
+        first, second = (manifest(store, backup).stream_pages for backup in (FIRST, SECOND))
+        return next(page.key for page in second if page not in first)
+    was, orders = (stream(store, backup) for backup in (FIRST, SECOND))
+    if kind == "consumer state":
+        return next(one.pending.key for one in orders.consumers if one.pending is not None)
+    if kind == "opaque piece":
+        return stream(store, SECOND, "verbatim").opaque[0].key
+    old, new = ({ref.key for ref in (one.segments if kind == "segment" else one.pages)} for one in (was, orders))
+    return min(new - old)
 
 
 def verify(store: Store, *chosen: str, level: Level = Level.OBJECTS) -> list[str]:
@@ -74,165 +106,45 @@ def manifest(store: Store, backup: str) -> Manifest:
     return Repository.open(store).manifest(backup)
 
 
-def segments(store: Store, backup: str) -> list[SegmentRef]:
-    return [*manifest(store, backup).streams[0].segments]
-
-
-def own_segment(store: Store) -> SegmentRef:
-    """A segment that only the second backup has."""
-    shared = {ref.key for ref in segments(store, FIRST)}
-    return next(ref for ref in segments(store, SECOND) if ref.key not in shared)
-
-
-def put_instead(store: MemoryStore, key: str, data: bytes) -> None:
-    store.delete(key)
-    store.put(key, data)
-
-
-def lose(store: MemoryStore, key: str) -> None:
-    store.delete(key)
-
-
-def change(store: MemoryStore, key: str) -> None:
-    put_instead(store, key, flip(store.get(key)))
-
-
-def cut(store: MemoryStore, key: str) -> None:
-    put_instead(store, key, store.get(key)[:-1])
-
-
-BREAK = [lose, change, cut]
-Break = Callable[[MemoryStore, str], None]
-
-
-def test_sound_backups_are_not_damaged(store: MemoryStore) -> None:
-    assert damaged(store) == set()
-    assert verify(store) == [] and damaged(store) == set()
-
-
-@pytest.mark.parametrize("break_it", BREAK)
+@pytest.mark.parametrize("how", ["missing", "flipped", "truncated"])
+@pytest.mark.parametrize("kind", [*OWN, *SHARED])
 def test_damage_is_known_from_the_next_verify_on_until_a_later_one_finds_it_repaired(
-    store: MemoryStore, break_it: Break
+    store: MemoryStore, kind: str, how: str
 ) -> None:
-    key = own_segment(store).key
+    """Damage of a shared object is damage of each backup, also of one that `verify` was not asked about."""
+    key = key_of(store, kind)
     was = store.get(key)
-    break_it(store, key)
-    assert verify(store) == [SECOND] and damaged(store) == {SECOND}
-    if break_it is not lose:
-        store.delete(key)
-    store.put(key, was)
+    put_instead(store, key, DAMAGES[how](was))
+    assert verify(store, SECOND) == [SECOND]
+    assert damaged(store) == ({SECOND} if kind in OWN else {FIRST, SECOND})
+    put_instead(store, key, was)
+    assert damaged(store) == set() or how != "missing"  # what is there again is not missing
     assert verify(store) == [] and damaged(store) == set()
 
 
-@pytest.mark.parametrize("break_it", BREAK)
-def test_damage_of_a_shared_object_is_damage_of_each_backup(store: MemoryStore, break_it: Break) -> None:
-    """Also of one that `verify` was not asked about, and of one made since."""
-    shared = segments(store, FIRST)[0]
-    assert shared.key in {ref.key for ref in segments(store, SECOND)}
-    break_it(store, shared.key)
-    assert verify(store, SECOND) == [SECOND]
-    newer = replace(manifest(store, FIRST), id=THIRD)
-    Repository.open(store).commit(newer)
-    assert damaged(store) == {FIRST, SECOND, THIRD}
-
-
-@pytest.mark.parametrize("break_it", BREAK)
-def test_a_lost_consumer_state_or_opaque_piece_is_damage(store: MemoryStore, break_it: Break) -> None:
-    orders, verbatim = manifest(store, SECOND).streams
-    pending = next(one.pending for one in orders.consumers if one.pending is not None)
-    for key in (pending.key, verbatim.opaque[0].key):
-        was = store.get(key)
-        break_it(store, key)
-        assert verify(store) == [FIRST, SECOND] and damaged(store) == {FIRST, SECOND}
-        if break_it is not lose:
-            store.delete(key)
-        store.put(key, was)
-        assert verify(store) == [] and damaged(store) == set()
-
-
-def test_what_was_put_back_since_is_not_missing(store: MemoryStore) -> None:
-    key = own_segment(store).key
-    was = store.get(key)
-    store.delete(key)
-    assert verify(store) == [SECOND]
-    store.put(key, was)
-    assert damaged(store) == set()
-
-
-def test_level_manifest_tells_of_what_is_missing(store: MemoryStore) -> None:
-    lose(store, own_segment(store).key)
-    assert verify(store, level=Level.MANIFEST) == [SECOND] and damaged(store) == {SECOND}
+@pytest.mark.parametrize("kind", [*OWN, *SHARED])
+def test_a_backup_that_lacks_an_object_is_seen_before_others_are_removed(store: MemoryStore, kind: str) -> None:
+    assert removed(store, Policy(last=1)) == [FIRST]
+    store.delete(key_of(store, kind))
+    assert removed(store, Policy(last=1)) == [] and SECOND in plan(store, Policy(last=1)).damaged
 
 
 def test_damage_found_before_is_not_settled_by_a_run_over_other_backups(store: MemoryStore) -> None:
-    lose(store, own_segment(store).key)
+    store.delete(key_of(store, "segment"))
     assert verify(store) == [SECOND]
     assert verify(store, FIRST) == [] and damaged(store) == {SECOND}
 
 
 def test_what_a_backup_has_found_while_it_ran_counts(store: MemoryStore) -> None:
-    ref = own_segment(store)
+    ref = next(ref for ref in stream(store, SECOND).segments if ref.key == key_of(store, "segment"))
     documents = Repository.open(store).documents
     remember_damaged(documents, {id_of(ref): folder_of(ref)}, now_seconds=9, tool="t", random=lambda size: b"x" * size)
     assert damaged(store) == {SECOND}
 
 
-def test_more_damaged_backups_than_an_outcome_names_are_all_looked_at(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared, own = segments(store, FIRST)[-1], own_segment(store)
-    assert shared.key not in {ref.key for ref in segments(store, SECOND)}
-    for key in (shared.key, own.key):
-        lose(store, key)
-    monkeypatch.setattr(ledger, "MOST_NAMED", 1)
-    monkeypatch.setattr("jsbackup.repository.keep.damage.MOST_NAMED", 1)
-    assert verify(store) == [FIRST, SECOND] and damaged(store) == {FIRST, SECOND}
-
-
-@pytest.mark.parametrize("break_it", BREAK)
-@pytest.mark.parametrize("record", [True, False])
-def test_a_lost_page_of_segments_is_damage_of_the_backups_that_name_it(
-    break_it: Break, record: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_pages_small(monkeypatch)
-    store = MemoryStore()
-    repository = make_repository(store)
-    for backup, messages in ((FIRST, 400), (SECOND, 500)):
-        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
-    first, second = ({page.key for page in manifest(store, one).streams[0].pages} for one in (FIRST, SECOND))
-    break_it(store, sorted(second - first)[0])
-    assert verify(store) == [SECOND] and damaged(store) == {SECOND}
-    assert first & second
-    break_it(store, sorted(first & second)[0])
-    assert verify(store, *([] if record else [SECOND])) in ([FIRST, SECOND], [SECOND])
-    assert damaged(store) == {FIRST, SECOND}
-
-
-@pytest.mark.parametrize("break_it", BREAK)
-def test_a_lost_page_of_streams_is_damage(break_it: Break) -> None:
-    store = MemoryStore()
-    repository = make_repository(store)
-    repository.commit(manifest_of(many_streams(), FIRST))
-    repository.commit(manifest_of(many_streams()[:-100], SECOND))
-    first, second = (manifest(store, backup).stream_pages for backup in (FIRST, SECOND))
-    assert first[0] == second[0] and first[-1] not in second
-    break_it(store, first[-1].key)
-    assert verify(store) == [FIRST] and damaged(store) == {FIRST}
-    break_it(store, first[0].key)
-    assert verify(store, SECOND) == [SECOND] and damaged(store) == {FIRST, SECOND}
-
-
-def test_without_damage_hardly_anything_is_read(store: MemoryStore) -> None:
-    verify(store)
-    counting = CountingStore(store)
-    repository = Repository.open(counting)
-    counting.requests.clear()
-    assert find_damaged(repository, [FIRST, SECOND]) == frozenset()
-    assert sum(counting.requests.values()) == 3, "two listings, and the last outcome"
-
-
 def test_a_record_that_cannot_be_read_lets_nothing_be_removed(store: MemoryStore) -> None:
-    change(store, own_segment(store).key)
+    key = key_of(store, "segment")
+    put_instead(store, key, flip(store.get(key)))
     verify(store)
     (record,) = [info.key for info in store.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
     put_instead(store, record, store.get(record)[:-9])
@@ -270,82 +182,16 @@ def three() -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize("break_it", [lose, cut])
 @pytest.mark.parametrize("policy", RULES, ids=repr)
 def test_a_backup_that_lacks_an_object_takes_no_ones_place_although_none_has_looked(
-    three: MemoryStore, policy: Policy, break_it: Break
+    three: MemoryStore, policy: Policy
 ) -> None:
     tagged = [FIRST] if policy.tags else []
     assert removed(three, policy) == [one for one in (FIRST, SECOND) if one not in tagged]
-    break_it(three, [*segments(three, THIRD)][-1].key)
+    three.delete([*manifest(three, THIRD).streams[0].segments][-1].key)
     planned = plan(three, policy)
     assert planned.damaged == (THIRD,) and removed(three, policy) == [one for one in (FIRST,) if one not in tagged]
-    break_it(three, [*segments(three, SECOND)][-1].key)  # is looked at because it would be the next
+    three.delete([*manifest(three, SECOND).streams[0].segments][-1].key)  # is looked at because it would be the next
     assert removed(three, policy) == []
     if not tagged:
         assert plan(three, policy).damaged == (SECOND, THIRD)
-
-
-def test_a_lost_consumer_state_or_opaque_piece_is_seen_before_others_are_removed(store: MemoryStore) -> None:
-    assert removed(store, Policy(last=1)) == [FIRST]
-    orders, verbatim = manifest(store, SECOND).streams
-    pending = next(one.pending for one in orders.consumers if one.pending is not None)
-    for key in (pending.key, verbatim.opaque[0].key):
-        was = store.get(key)
-        store.delete(key)
-        assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-        store.put(key, was)
-    assert removed(store, Policy(last=1)) == [FIRST]
-
-
-@pytest.mark.parametrize("break_it", BREAK)
-def test_a_lost_page_of_segments_is_seen_before_others_are_removed(
-    break_it: Break, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_pages_small(monkeypatch)
-    store = MemoryStore()
-    repository = make_repository(store)
-    for backup, messages in ((FIRST, 400), (SECOND, 500)):
-        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
-    assert removed(store, Policy(last=1)) == [FIRST]
-    first, second = ({page.key for page in manifest(store, one).streams[0].pages} for one in (FIRST, SECOND))
-    break_it(store, sorted(second - first)[-1])
-    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-
-
-def test_a_lost_segment_that_a_page_names_is_seen_before_others_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_pages_small(monkeypatch)
-    store = MemoryStore()
-    repository = make_repository(store)
-    for backup, messages in ((FIRST, 400), (SECOND, 500)):
-        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
-    shared = {ref.key for ref in segments(store, FIRST)}
-    lose(store, next(ref.key for ref in segments(store, SECOND) if ref.key not in shared))
-    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-
-
-@pytest.mark.parametrize("break_it", BREAK)
-def test_a_lost_page_of_streams_is_seen_before_others_are_removed(break_it: Break) -> None:
-    store = MemoryStore()
-    repository = make_repository(store)
-    repository.commit(manifest_of(many_streams()[:-100], FIRST))
-    repository.commit(manifest_of(many_streams(), SECOND))
-    assert removed(store, Policy(last=1)) == [FIRST]
-    break_it(store, manifest(store, SECOND).stream_pages[-1].key)
-    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
-
-
-def test_only_what_displaces_others_is_looked_at(three: MemoryStore) -> None:
-    """Nothing is listed where nothing is removed; and what is kept for itself is no reason to remove others."""
-
-    def looked(policy: Policy) -> tuple[int, set[str]]:
-        counting = CountingStore(three)
-        plan_by_policy(Repository.open(counting), policy, Grouping.SELECTION, now_ns=NOW_NS)
-        read = {key for key in counting.read_bytes if key.startswith(layout.BACKUPS)}
-        return counting.requests["list"], read
-
-    remove_decided(Repository.open(three), Decisions(removed=(RemovedBackup("20200101T000000Z-000000", "", ""),)))
-    idle, read = looked(Policy(last=3))
-    assert read == set()
-    assert looked(Policy(last=2)) == (idle + 2, {layout.manifest_key(SECOND), layout.manifest_key(THIRD)})
-    assert looked(Policy(within_seconds=60)) == (idle + 2, {layout.manifest_key(THIRD)})

@@ -2,27 +2,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import pytest
 
-from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, StoreError, UsageError
+from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
-from jsbackup.repository.inventory import find_gaps, newest_catalog
+from jsbackup.repository.inventory import find_gaps
 from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, put_hold
-from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup
+from jsbackup.repository.keep.retention import Decisions, Policy
 from jsbackup.repository.read.sources import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from jsbackup.stores.retry import RetryingStore
-from tests.harness.backups import CREATED, make_repository, store_backup
-from tests.harness.counting import CountingStore
+from tests.harness.backups import CREATED, make_repository
 from tests.harness.many import nth_id, nth_manifest, put_manifests, put_segments
 from tests.harness.stores import Fault, FaultStore, Killed
 
@@ -68,58 +65,12 @@ def objects(store: Store) -> set[str]:
 # --- by a policy ---
 
 
-def test_planning_changes_nothing(store: MemoryStore) -> None:
-    before = objects(store)
-    planned = plan(store)
-    assert (kept(planned.decisions), removed(planned.decisions)) == (IDS[3:], IDS[:3])
-    assert objects(store) == before
-
-
 def test_what_is_planned_is_what_is_done_and_the_oldest_goes_first(store: MemoryStore) -> None:
     watched = FaultStore(store)
     planned = plan(store).decisions
     assert remove_decided(Repository.open(watched), planned) == planned
     assert Repository.open(store).backups() == IDS[3:]
     assert [key for name, key in watched.log if name == "delete"] == [layout.manifest_key(one) for one in IDS[:3]]
-
-
-def test_only_manifests_are_deleted() -> None:
-    store = MemoryStore()
-    repository = make_repository(store)
-    store_backup(repository, IDS[0], count=40)
-    store_backup(repository, IDS[1], count=60)
-    before = {key for key in objects(store) if key.startswith(layout.SEGMENTS)}
-    remove_decided(repository, plan(store, Policy(last=1)).decisions)
-    assert repository.backups() == [IDS[1]]
-    assert {key for key in objects(store) if key.startswith(layout.SEGMENTS)} == before
-    assert list(verify_backup(repository.objects, repository.manifest(IDS[1]), Level.DATA)) == []
-
-
-def test_a_catalog_without_them_is_there_before_the_first_one_goes(store: MemoryStore) -> None:
-    def look(operation: str, key: str) -> None:
-        if operation == "delete" and key.startswith(layout.BACKUPS):
-            catalog, _ = newest_catalog(Repository.open(store).documents)
-            assert catalog is not None and [entry.id for entry in catalog.entries] == IDS[3:]
-            seen.append(key)
-
-    seen: list[str] = []
-    forget(FaultStore(store, before=look))
-    assert len(seen) == 3
-
-
-def test_where_nothing_is_to_be_removed_nothing_is_touched(store: MemoryStore) -> None:
-    forget(store)
-    before = objects(store)
-    watched = FaultStore(store)
-    done = remove_decided(Repository.open(watched), plan(store).decisions)
-    assert (kept(done), removed(done)) == (IDS[3:], [])
-    assert objects(store) == before and {name for name, _ in watched.log} == {"get_range"}
-
-
-def test_held_backups_stay(store: MemoryStore) -> None:
-    hold(store, IDS[1])
-    assert removed(forget(store)) == [IDS[0], IDS[2]]
-    assert Repository.open(store).backups() == [IDS[1], *IDS[3:]]
 
 
 def test_a_backup_that_is_held_while_others_are_removed_stays(store: MemoryStore) -> None:
@@ -130,16 +81,6 @@ def test_a_backup_that_is_held_while_others_are_removed_stays(store: MemoryStore
     done = forget(FaultStore(store, before=hold_the_third))
     assert removed(done) == IDS[:2] and done.kept[0].backup == IDS[2] and done.kept[0].reasons == ("held",)
     assert Repository.open(store).backups() == IDS[2:]
-
-
-def test_a_backup_that_cannot_be_read_stays_and_is_told_of(store: MemoryStore) -> None:
-    key = layout.manifest_key(IDS[0])
-    store.delete(key)
-    store.put(key, b"{}")
-    planned = plan(store)
-    assert [one.id for one in planned.unreadable] == [IDS[0]] and removed(planned.decisions) == IDS[1:3]
-    remove_decided(Repository.open(store), planned.decisions)
-    assert Repository.open(store).backups() == [IDS[0], *IDS[3:]]
 
 
 def test_a_backup_that_the_store_has_locked_stays_and_the_others_go(store: MemoryStore) -> None:
@@ -153,35 +94,7 @@ def test_a_backup_that_the_store_has_locked_stays_and_the_others_go(store: Memor
     assert [entry.id for entry in Repository.open(store).inventory().entries] == [IDS[1], *IDS[3:]]
 
 
-def test_a_backup_that_somebody_else_removes_meanwhile_is_no_error(store: MemoryStore) -> None:
-    planned = plan(store).decisions
-    store.delete(layout.manifest_key(IDS[0]))
-    assert removed(remove_decided(Repository.open(store), planned)) == IDS[:3]
-    assert Repository.open(store).backups() == IDS[3:]
-
-
-def test_a_damaged_catalog_is_warned_of(store: MemoryStore) -> None:
-    store.put(layout.catalog_key(1), b"{}")
-    planned = plan(store)
-    assert removed(planned.decisions) == IDS[:3] and len(planned.warnings) == 1
-
-
 # --- by ids ---
-
-
-def test_those_that_are_named_go_also_the_newest(store: MemoryStore) -> None:
-    planned = plan_by_ids(Repository.open(store), [IDS[4], IDS[1]])
-    assert planned.decisions.removed == (RemovedBackup(IDS[1], "", "named"), RemovedBackup(IDS[4], "", "named"))
-    assert planned.decisions.kept[0] == KeptBackup(IDS[0], "", ("not named",))
-    remove_decided(Repository.open(store), planned.decisions)
-    assert Repository.open(store).backups() == [IDS[0], IDS[2], IDS[3]]
-
-
-def test_one_that_cannot_be_read_can_be_removed_by_its_id(store: MemoryStore) -> None:
-    store.delete(layout.manifest_key(IDS[0]))
-    store.put(layout.manifest_key(IDS[0]), b"")
-    remove_decided(Repository.open(store), plan_by_ids(Repository.open(store), [IDS[0]]).decisions)
-    assert Repository.open(store).backups() == IDS[1:]
 
 
 def test_if_one_is_missing_none_is_removed(store: MemoryStore) -> None:
@@ -196,12 +109,6 @@ def test_if_one_is_held_none_is_removed_and_the_error_says_why(store: MemoryStor
         plan_by_ids(Repository.open(store), IDS[:3])
     assert caught.value.exit_code == 1 and caught.value.message.endswith(reason)
     assert caught.value.hint is not None and f"jsbackup hold --release {IDS[1]}" in caught.value.hint
-
-
-def test_a_hold_that_cannot_be_read_holds_here_too(store: MemoryStore) -> None:
-    store.put(layout.hold_key(IDS[1]), b"")
-    with pytest.raises(JsBackupError, match="is held: the hold cannot be read"):
-        plan_by_ids(Repository.open(store), [IDS[1]])
 
 
 # --- where documents are signed, or encrypted too ---
@@ -280,82 +187,3 @@ def _operations(run: Callable[[Store], object], store: MemoryStore) -> int:
     watched = FaultStore(store)
     run(watched)
     return watched.operations
-
-
-@cache
-def _prepared() -> MemoryStore:
-    store = MemoryStore()
-    repository = make_repository(store)
-    for number, backup in enumerate(IDS[:4]):
-        store_backup(repository, backup, count=20 + 10 * number)
-    hold(store, IDS[1])
-    return store
-
-
-def _fresh() -> MemoryStore:
-    store = MemoryStore()
-    for info in _prepared().list():
-        store.put(info.key, _prepared().get(info.key))
-    return store
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER])
-def test_killed_anywhere_the_others_are_whole_and_a_rerun_does_the_rest(fault: Fault) -> None:
-    for at in range(1, _operations(forget, _fresh()) + 1):
-        store = _fresh()
-        with pytest.raises(Killed):
-            forget(FaultStore(store, fault, at=at))
-        repository = Repository.open(store)
-        left = repository.backups()
-        assert left in (IDS[:4], IDS[1:4])
-        assert [summary.id for summary in repository.inventory().summaries] == left
-        for backup in left:
-            assert list(verify_backup(repository.objects, repository.manifest(backup), Level.OBJECTS)) == []
-        forget(store)
-        assert Repository.open(store).backups() == IDS[1:4]
-
-
-@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER])
-def test_an_operation_that_fails_once_is_an_error_or_tried_again(fault: Fault) -> None:
-    last = _operations(forget, _fresh())  # a look whether a rival has written a catalog: it can be done without
-    for at in range(1, last + 1):
-        store = _fresh()
-        faulty = FaultStore(store, fault, at=at)
-        error = None
-        try:
-            forget(faulty)
-        except StoreError as caught:
-            error = caught
-        operation, key = faulty.log[at - 1]
-        # A witness that stays does no harm; what it says has to be known.
-        is_needed = at < last and (layout.witnessed_backup_of(key) is None or operation == "get_range")
-        assert (error is not None) == is_needed, faulty.log[at - 1]
-        assert Repository.open(store).backups() in (IDS[:4], IDS[1:4])
-        store = _fresh()
-        forget(RetryingStore(FaultStore(store, fault, at=at), sleep=lambda seconds: None))
-        assert Repository.open(store).backups() == IDS[1:4]
-
-
-def test_a_store_that_fails_midway_says_how_far_it_went(store: MemoryStore) -> None:
-    def fail(operation: str, key: str) -> None:
-        if (operation, key) == ("delete", layout.manifest_key(IDS[1])):
-            raise StoreError("the store is gone", hint="Look for it.")
-
-    with pytest.raises(StoreError, match="the store is gone") as caught:
-        forget(FaultStore(store, before=fail))
-    assert caught.value.hint == "Look for it. 1 of 3 backups removed; run it again to remove the others."
-    assert Repository.open(store).backups() == IDS[1:]
-
-
-@pytest.mark.slow
-def test_a_plan_for_thousands_of_backups_asks_the_store_a_few_times() -> None:
-    store = MemoryStore()
-    repository = make_repository(store)
-    put_manifests(store, 3000)
-    put_segments(store)
-    remove_decided(repository, plan_by_ids(repository, [nth_id(0)]).decisions)  # leaves a catalog behind
-    counting = CountingStore(store)
-    planned = plan(counting, Policy(daily=7))
-    assert len(planned.decisions.kept) == 7 and len(planned.decisions.removed) == 2992
-    assert counting.total <= 10 + 7 + 1, "the manifests that are kept, the folder of the stream, and witnesses"

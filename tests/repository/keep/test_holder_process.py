@@ -73,16 +73,6 @@ def test_nothing_is_decided_about_a_process_elsewhere(
     assert is_gone(process) and not is_gone(replace(process, **elsewhere))
 
 
-def test_nothing_is_decided_where_the_system_does_not_tell(
-    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = _process(child.pid)
-    child.kill()
-    child.wait()
-    monkeypatch.setattr(leases, "_PROC", tmp_path)
-    assert this_process() is None and not is_gone(process)
-
-
 def test_a_process_that_proc_hides_is_not_gone(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     process, stat_of = _process(child.pid), leases._stat_of
 
@@ -112,11 +102,6 @@ def test_processes_of_containers_do_not_judge_each_other(child: subprocess.Popen
     assert is_gone(process)
     assert said["--fork"] == "None False\n"
     assert said["--mount-proc"].startswith("HolderProcess(") and said["--mount-proc"].endswith(" False\n")
-
-
-def test_what_a_lease_says_is_read_back() -> None:
-    own = _own()
-    assert holder_of(own.to_json()) == own and holder_of({**own.to_json(), "more": 1}) == own
 
 
 _JSON = st.recursive(

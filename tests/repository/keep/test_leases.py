@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import FormatError, IntegrityError, ObjectNotFound, RepositoryLocked, StoreError, UsageError
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    ObjectLocked,
+    ObjectNotFound,
+    RepositoryLocked,
+    StoreError,
+    UsageError,
+)
 from jsbackup.repository import layout
 from jsbackup.repository.inventory import find_gaps, write_catalog
 from jsbackup.repository.keep import leases
@@ -16,13 +24,12 @@ from jsbackup.repository.keep.leases import (
     HolderProcess,
     Lease,
     Mode,
-    SeenLease,
     Terms,
     acquire,
     list_leases,
     read_lease,
     remove_lease,
-    store_now,
+    unlock_leases,
 )
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.layout import LeaseKey
@@ -109,15 +116,6 @@ def test_whoever_waits_gets_it_when_the_other_has_ended(clock: Clockwork, terms:
     assert len(clock.waited) == 1 and clock.waited[0].hint is not None and "--lock-timeout" in clock.waited[0].hint
 
 
-def test_waiting_has_an_end_and_leaves_nothing(clock: Clockwork) -> None:
-    alone = clock.acquire(ALONE)
-    begun = clock.now
-    with pytest.raises(RepositoryLocked):
-        clock.acquire(TERMS, wait_seconds=60)
-    assert clock.now - begun == 60
-    assert [seen.key.id for seen in list_leases(clock.store)] == [alone.id]
-
-
 def test_a_lease_of_a_killed_holder_is_waited_for_until_it_ends(clock: Clockwork) -> None:
     begun = clock.now
     clock.acquire(ALONE)
@@ -150,18 +148,6 @@ def test_where_requests_may_be_under_way_it_is_removed_when_they_have_arrived(cl
         clock.acquire(TERMS, wait_seconds=100, store=bucket)
     clock.acquire(ALONE, wait_seconds=DURATION, store=bucket)
     assert 220 <= clock.now - begun < 240 and len(clock.removed) == 1
-
-
-def test_one_that_may_not_be_deleted_holds_nobody_up_either(clock: Clockwork) -> None:
-    dead = clock.acquire(replace(ALONE, process=PROCESS))
-    clock.gone.add(PROCESS)
-
-    def refuse(key: str) -> None:
-        raise StoreError("not allowed")
-
-    clock.store.delete = refuse  # type: ignore[method-assign]
-    assert clock.acquire(TERMS).held and clock.removed == []
-    assert dead.id in [seen.key.id for seen in list_leases(clock.store)]
 
 
 def test_a_living_process_keeps_its_lease_and_so_does_one_that_is_not_named(clock: Clockwork) -> None:
@@ -219,15 +205,6 @@ def test_a_lease_that_was_removed_is_lost_and_its_holder_notices(clock: Clockwor
     assert clock.keys() == []
 
 
-def test_a_lease_that_was_given_up_cannot_be_used(clock: Clockwork) -> None:
-    lease = clock.acquire(TERMS)
-    lease.release()
-    with pytest.raises(RepositoryLocked, match="given up"):
-        lease.check()
-    with pytest.raises(RepositoryLocked, match="given up"):
-        lease.renew()
-
-
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER])
 def test_a_renewal_that_fails_anywhere_can_be_tried_again(clock: Clockwork, fault: Fault) -> None:
     watched = FaultStore(clock.store)
@@ -250,23 +227,6 @@ def test_a_renewal_that_fails_anywhere_can_be_tried_again(clock: Clockwork, faul
     assert [seen.key.generation for seen in list_leases(clock.store)] == [2]  # of the first
 
 
-def test_nothing_has_to_be_deleted_to_hold_a_lease(clock: Clockwork) -> None:
-    class Undeletable(FaultStore):
-        def delete(self, key: str) -> None:
-            raise StoreError("not allowed")
-
-    store = Undeletable(clock.store)
-    lease = clock.acquire(TERMS, store=store)
-    for _ in range(5):
-        clock.now += 100
-        lease.renew()
-    lease.check()
-    with pytest.raises(StoreError):
-        lease.release()
-    clock.now += DURATION + 1
-    clock.acquire(ALONE)
-
-
 def test_what_is_in_a_lease_decides_nothing(clock: Clockwork) -> None:
     clock.store.put(layout.lease_key(LeaseKey("00" * 8, 3, exclusive=True, duration_seconds=50)), b"damaged")
     clock.store.put("locks/foreign.json", b"{}")
@@ -278,20 +238,6 @@ def test_what_is_in_a_lease_decides_nothing(clock: Clockwork) -> None:
         clock.acquire(TERMS)
     clock.now += 51
     clock.acquire(TERMS)
-
-
-def test_a_lease_under_another_key_is_not_believed(clock: Clockwork) -> None:
-    clock.acquire(TERMS)
-    (key,) = clock.keys()
-    other = LeaseKey("00" * 8, 1, exclusive=False, duration_seconds=DURATION)
-    clock.store.put(layout.lease_key(other), clock.store.get(key))
-    with pytest.raises(FormatError, match="not the one that its key names"):
-        read_lease(clock.store, list_leases(clock.store)[0])
-
-
-def test_the_stores_time_can_be_had_without_a_lease(clock: Clockwork) -> None:
-    assert store_now(clock.store, clock.random) == clock.now
-    assert list(clock.store.list()) == []
 
 
 def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
@@ -315,15 +261,6 @@ def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
     # Somebody may have followed it already: it is on record that it went.
     repository.commit(replace(manifest, id=SECOND, previous=FIRST))
     assert find_gaps(repository.documents) == []
-
-
-def test_a_store_too_slow_to_hold_a_lease_is_an_error(clock: Clockwork) -> None:
-    def crawl(operation: str, key: str) -> None:
-        clock.now += DURATION / 4
-
-    with pytest.raises(StoreError, match="too slow"):
-        clock.acquire(TERMS, store=FaultStore(clock.store, before=crawl))
-    assert clock.keys() == []
 
 
 # --- every order of operations ---
@@ -453,21 +390,18 @@ def outcomes(prepare: Callable[[MemoryStore], None], *runs: Run) -> set[tuple[ob
     return found
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_of_a_backup_and_a_prune_deletes_what_the_backup_names() -> None:
     found = outcomes(orphan, backing_up, pruning)
     assert found == {("committed", 0), ("committed", 1), ("committed", None), (None, 1), (None, None)}
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_of_a_restore_and_a_forget_with_prune_takes_anything_from_the_restore() -> None:
     found = outcomes(forgettable, restoring, forgetting)
     assert found >= {("restored", 1), ("restored", None), ("forgotten", 1)}
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
     expired = 0
@@ -489,14 +423,27 @@ def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
     assert expired
 
 
-@pytest.mark.slow
-def test_the_explorer_finds_what_careless_leases_would_lose(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Lease.look
+# --- unlock ---
 
-    def careless(lease: Lease) -> list[SeenLease]:
-        real(lease)
-        return []
 
-    monkeypatch.setattr(Lease, "look", careless)
-    with pytest.raises((StoreError, AssertionError)):
-        outcomes(orphan, backing_up, pruning)
+def test_unlock_removes_a_living_lease_only_by_force_or_if_its_process_is_gone(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(*, force: bool = False) -> set[str]:
+        return {one.seen.key.id for one in unlock_leases(clock.store, (), clock.now, force=force) if one.removed}
+
+    dead, forced = clock.acquire(replace(TERMS, process=PROCESS)), clock.acquire(TERMS)
+    assert removed() == set()
+    monkeypatch.setattr(leases, "is_gone", PROCESS.__eq__)
+    assert removed() == {dead.id} and removed(force=True) == {forced.id}
+
+
+def test_unlock_says_which_lease_the_store_keeps_locked(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_store: object, _seen: object) -> None:
+        raise ObjectLocked("locks/a")
+
+    clock.acquire(TERMS)
+    clock.now += DURATION + 1
+    monkeypatch.setattr(leases, "remove_lease", refuse)
+    (seen,) = unlock_leases(clock.store, (), clock.now)
+    assert (seen.removed, seen.damaged) == (False, False) and "locks/a" in str(seen.locked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -15,25 +15,28 @@ from jsbackup.errors import (
     JsBackupError,
     ObjectLocked,
     RepositoryLocked,
-    StoreError,
     UnsupportedError,
 )
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.inventory import write_catalog
+from jsbackup.repository.keep import prune as prune_module
 from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
 from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
-from jsbackup.repository.keep.prune import PruneReport, preview_prune, prune
+from jsbackup.repository.keep.prune import NamedObjects, PruneReport, preview_prune, prune
 from jsbackup.repository.layout import LeaseKey, ObjectKind, ReceiptKey
 from jsbackup.repository.manifest import objects_named
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import ObjectInfo, Store
+from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque
-from tests.harness.stores import Fault, FaultStore, Killed
+from tests.harness.counting import NotingStore
+from tests.harness.many_streams import manifest_of, many_streams
+from tests.harness.small_pages import make_pages_small
+from tests.harness.stores import Fault, FaultStore
 
 DAY = 86_400.0
 ORPHAN = bytes(range(256)) * 9 + b"nobody names this"
@@ -67,7 +70,7 @@ class Bench:
     """A store as prepared, and a clock."""
 
     def __init__(self) -> None:
-        self.now = 1e9
+        self.now = 1_795_225_500.1  # a little more than the same time in nanoseconds
         self.store = MemoryStore(lambda: self.now)
         for key, data in prepared().objects.items():
             self.store.put(key, data)
@@ -129,14 +132,6 @@ def test_without_grace_exactly_the_unused_goes_at_once(bench: Bench) -> None:
     assert bench.prune() == PruneReport()
 
 
-def test_without_grace_it_goes_at_once_whatever_the_time_comes_to_in_nanoseconds(bench: Bench) -> None:
-    bench.now = 1_795_225_500.1
-    while int(bench.now * 1e9) / 1e9 <= bench.now:
-        bench.now += 0.001
-    report = bench.prune()
-    assert (report.deleted_objects, report.marked_objects) == (len(bench.orphans), 0)
-
-
 def test_what_is_unused_is_marked_and_goes_when_its_time_has_come(bench: Bench) -> None:
     report = bench.prune(DAY)
     assert (report.deleted_objects, report.marked_objects) == (0, len(bench.orphans))
@@ -149,16 +144,6 @@ def test_what_is_unused_is_marked_and_goes_when_its_time_has_come(bench: Bench) 
     assert bench.prune(DAY).deleted_objects == len(bench.orphans)
     assert bench.content() == bench.needed
     assert list(bench.store.list(layout.MARKS)) == []
-
-
-def test_only_what_was_marked_long_enough_ago_goes(bench: Bench) -> None:
-    bench.prune(DAY)
-    bench.now += DAY
-    (late,) = store_opaque(bench.store, "late", b"later").opaque
-    report = bench.prune(DAY)
-    assert (report.deleted_objects, report.marked_objects) == (len(bench.orphans), 1)
-    assert report.due_seconds == bench.now + DAY
-    assert bench.content() == bench.needed | {late.key}
 
 
 def test_what_came_back_waits_again(bench: Bench) -> None:
@@ -197,18 +182,6 @@ def test_a_damaged_list_of_marks_makes_everything_wait_again(bench: Bench) -> No
     assert bench.prune(DAY).due_seconds == bench.now + DAY
 
 
-def test_marks_of_a_newer_tool_stop_it(bench: Bench) -> None:
-    document = {"format": 2, "required_features": [], "tool": "later", "unused": []}
-    bench.store.put(layout.mark_key("1a"), encode_document(document, "marks"))
-    with pytest.raises(UnsupportedError):
-        bench.prune()
-    assert bench.content() == bench.needed | bench.orphans
-
-
-def _truncated(bench: Bench, key: str, data: bytes) -> None:
-    bench.store.put(key, data[:-10])
-
-
 def _flipped(bench: Bench, key: str, data: bytes) -> None:
     bench.store.put(key, data.replace(b"orders", b"orderz", 1))
 
@@ -218,39 +191,17 @@ def _newer(bench: Bench, key: str, data: bytes) -> None:
     bench.store.put(key, document)
 
 
-def _of_another_kind(bench: Bench, key: str, data: bytes) -> None:
-    bench.store.put(f"{key}.age", data)
-
-
-@pytest.mark.parametrize("spoil", [_truncated, _flipped, _newer, _of_another_kind])
-@pytest.mark.parametrize("grace", [0, DAY])
-def test_a_manifest_that_cannot_be_read_stops_it(
-    bench: Bench, spoil: Callable[[Bench, str, bytes], None], grace: float
-) -> None:
+@pytest.mark.parametrize("spoil", [_flipped, _newer])
+def test_a_manifest_that_cannot_be_read_stops_it(bench: Bench, spoil: Callable[[Bench, str, bytes], None]) -> None:
     manifest = store_backup(bench.repository, SECOND, count=60)
     key = layout.manifest_key(SECOND)
     bench.store.delete(key)
     spoil(bench, key, encode_manifest(manifest))
     before = bench.everything()
     with pytest.raises((IntegrityError, UnsupportedError)) as caught:
-        bench.prune(grace)
+        bench.prune()
     assert caught.value.hint is not None
     assert bench.everything() == before
-
-
-def test_a_manifest_that_is_listed_and_not_there_stops_it(bench: Bench) -> None:
-    class Ghosts(FaultStore):
-        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-            yield from super().list(prefix)
-            if prefix == layout.BACKUPS:
-                yield ObjectInfo(layout.manifest_key(SECOND), 1, 0)
-
-        def head(self, key: str) -> ObjectInfo:
-            return ObjectInfo(key, 1, 0)
-
-    with pytest.raises(IntegrityError, match=f"{SECOND}.* is listed, but not there"):
-        bench.prune(store=Ghosts(bench.store))
-    assert bench.content() == bench.needed | bench.orphans
 
 
 def test_a_backup_that_was_taken_away_stops_it_until_it_is_given_up(bench: Bench) -> None:
@@ -347,18 +298,6 @@ def test_receipts_go_when_their_run_has_ended_and_they_are_old(bench: Bench) -> 
     assert {running, foreign, lease} & set(bench.everything()) == {foreign}
 
 
-def test_unfinished_uploads_are_aborted_where_there_are_any(bench: Bench) -> None:
-    class Uploads(FaultStore):
-        asked: list[float] = []  # noqa: RUF012
-
-        def abort_stale_uploads(self, older_than_seconds: float) -> int:
-            self.asked.append(older_than_seconds)
-            return 3
-
-    assert bench.prune(store=Uploads(bench.store)).leftovers == 3
-    assert Uploads.asked == [DAY]
-
-
 def test_what_the_store_locks_is_kept_and_counted(bench: Bench) -> None:
     key = min(bench.orphans)
 
@@ -373,32 +312,6 @@ def test_what_the_store_locks_is_kept_and_counted(bench: Bench) -> None:
     assert report.kept_bytes == bench.store.head(key).size
     assert bench.content() == bench.needed | {key}
     assert bench.prune().deleted_objects == 1
-
-
-def test_a_store_that_locks_everything_stops_nothing(bench: Bench) -> None:
-    class Locking(FaultStore):
-        def delete(self, key: str) -> None:
-            if layout.parse_lease_key(key) is None:
-                raise ObjectLocked(key)
-            super().delete(key)
-
-    bench.store.put(layout.probe_key("1a2b"), b"")
-    for _ in range(2):
-        bench.now += 2 * DAY
-        report = bench.prune(DAY, Locking(bench.store))
-    assert (report.deleted_objects, report.kept_objects, report.leftovers) == (0, len(bench.orphans), 0)
-    assert bench.content() == bench.needed | bench.orphans
-
-
-def test_it_deletes_nothing_while_others_are_at_work_but_marks(bench: Bench) -> None:
-    with bench.taker(bench.store)(Mode.SHARED):
-        with pytest.raises(RepositoryLocked):
-            bench.prune()
-        assert bench.prune(DAY).marked_objects == len(bench.orphans)  # nothing is due, so nobody is in its way
-        assert bench.content() == bench.needed | bench.orphans
-        bench.now += DURATION_SECONDS / 2
-    bench.now += DAY
-    assert bench.prune(DAY).deleted_objects == len(bench.orphans)
 
 
 def test_it_stops_deleting_when_its_lease_is_not_sure_any_more(bench: Bench) -> None:
@@ -417,68 +330,47 @@ def test_it_stops_deleting_when_its_lease_is_not_sure_any_more(bench: Bench) -> 
     bench.assert_sound()
 
 
-def test_a_preview_says_what_would_go_and_changes_nothing(bench: Bench) -> None:
-    before = bench.everything()
-    assert bench.preview().deleted_objects == len(bench.orphans)
-    waiting = bench.preview(DAY)
-    assert (waiting.deleted_objects, waiting.marked_objects) == (0, len(bench.orphans))
-    everything = bench.preview(without=(FIRST,))
-    assert everything.deleted_objects == len(bench.orphans | bench.needed)
-    assert bench.everything() == before
-    assert replace(bench.preview(), leftovers=0) == bench.prune()
-
-
-def operations(grace_seconds: float, prepare: Callable[[Bench], None]) -> int:
-    bench = Bench()
-    prepare(bench)
+def operations(grace_seconds: float) -> int:
+    bench = marked()
     watched = FaultStore(bench.store)
     bench.prune(grace_seconds, watched)
     return watched.operations
 
 
-def _nothing(bench: Bench) -> None:
-    pass
-
-
-def _marked(bench: Bench) -> None:
-    """Marked, some used again meanwhile, others new, with an expired lease."""
+def marked() -> Bench:
+    """With objects that are marked and due, with new ones, and with an expired lease."""
+    bench = Bench()
     bench.prune(DAY)
     lease = layout.lease_key(LeaseKey("00" * 8, 1, exclusive=True, duration_seconds=60))
     bench.store.put(lease, b"")
     bench.now += DAY
     bench.orphans |= {ref.key for ref in store_opaque(bench.store, "late", b"later").opaque}
+    return bench
 
 
-@pytest.mark.by_turns
-@pytest.mark.slow
-@pytest.mark.parametrize("prepare", [_nothing, _marked])
-@pytest.mark.parametrize("grace", [0, DAY])
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER])
-def test_stopped_at_any_operation_it_has_harmed_nothing_and_the_next_one_finishes(
-    fault: Fault, grace: float, prepare: Callable[[Bench], None]
-) -> None:
-    for at in range(1, operations(grace, prepare) + 1):
-        bench = Bench()
-        prepare(bench)
-        store = FaultStore(bench.store, fault, at=at)
-        with suppress(Killed, StoreError):
-            bench.prune(grace, store)
-        assert bench.content() >= bench.needed
-        bench.assert_sound()
-        bench.now += DAY + DURATION_SECONDS + 1  # a lease that was left behind has ended
-        bench.prune(grace)
-        bench.now += DAY
-        bench.prune(grace)
-        assert bench.content() == bench.needed
-        bench.assert_sound()
-        kinds = {layout.kind_of(key) for key in bench.everything()}
-        assert not kinds & {ObjectKind.LEASE, ObjectKind.MARKS, ObjectKind.PROBE}
-
-
-def test_answers_cut_short_lead_to_no_deletion_that_should_not_be(bench: Bench) -> None:
+def test_answers_cut_short_delete_nothing_that_is_needed() -> None:
     """A store that breaks its promises: what is read is cut in half, once."""
-    for at in range(1, operations(0, _nothing) + 1):
-        bench = Bench()
+    for at in range(1, operations(0) + 1):
+        bench = marked()
         with suppress(JsBackupError, FormatError):
             bench.prune(0, FaultStore(bench.store, Fault.TRUNCATE, at=at))
         bench.assert_sound()
+
+
+def test_a_page_whose_key_has_the_hash_of_another_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only such a page lists would seem unused, and be deleted."""
+    make_pages_small(monkeypatch)
+    store = NotingStore(MemoryStore())
+    store_backup(make_repository(store), FIRST, count=200)
+    Repository.open(store).commit(manifest_of(many_streams(100), SECOND))
+    content = {info.key for prefix in (layout.SEGMENTS, layout.STREAMS) for info in store.list(prefix)}
+    monkeypatch.setattr(prune_module, "hash", lambda key: 7, raising=False)
+    store.read.clear()
+    repository = Repository.open(store)
+    named = NamedObjects(repository.stream_pages)
+    for backup in repository.backups():
+        named.add(repository.manifest(backup, streams=False))
+    named.read_pages(2)
+    pages = sorted(key for key in content if "/page-" in key)
+    assert len(pages) > 4 and sorted(key for key in store.read if "/page-" in key) == pages
+    assert all(key in named for key in content)

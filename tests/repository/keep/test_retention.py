@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
-from jsbackup.repository.keep import retention
 from jsbackup.repository.keep.retention import Decisions, Policy, TagRule, apply_policy
 from jsbackup.repository.manifest import BackupResult, BackupSummary, Selection
 from jsbackup.repository.read.sources import Grouping
@@ -94,32 +93,6 @@ def test_an_empty_policy_is_refused() -> None:
         decide([ago()], Policy())
 
 
-def test_nothing_comes_of_nothing() -> None:
-    assert decide([], Policy(last=1)) == Decisions()
-
-
-def test_the_last_are_kept_and_each_decision_has_its_reason() -> None:
-    old, middle, new = ago(hours=3), ago(hours=2), ago(hours=1)
-    done = decide([middle, new, old], Policy(last=2))
-    assert [one.backup for one in done.kept] == [middle.id, new.id]
-    assert reasons(done) == {new.id: "newest complete backup; last (1 of 2)", middle.id: "last (2 of 2)"}
-    assert why_removed(done) == {old.id: "last: 2 newer kept"}
-
-
-def test_of_each_day_the_newest_is_kept() -> None:
-    backups = {(day, hour): ago(days=day, hours=hour) for day in range(4) for hour in (1, 5)}
-    done = decide(backups.values(), Policy(daily=3))
-    assert kept(done) == {backups[day, 1].id for day in range(3)}
-    assert reasons(done)[backups[2, 1].id] == "daily 2026-11-19 (3 of 3)"
-    assert why_removed(done)[backups[2, 5].id] == f"daily 2026-11-19: {backups[2, 1].id} kept"
-    assert why_removed(done)[backups[3, 1].id] == why_removed(done)[backups[3, 5].id] == "daily: 3 newer kept"
-
-
-def test_periods_without_a_backup_do_not_count() -> None:
-    backups = [ago(days=days) for days in (0, 40, 400)]
-    assert kept(decide(backups, Policy(daily=3))) == ids(backups)
-
-
 @pytest.mark.parametrize(
     ("policy", "earlier", "later", "period"),
     [
@@ -137,60 +110,6 @@ def test_periods_end_where_the_calendar_says_in_utc(policy: Policy, earlier: str
     assert reasons(done)[first.id] == f"{period} (2 of 2)"
     third = made(datetime.fromisoformat(f"{later}+00:00") + timedelta(seconds=1))
     assert removed(decide([first, second, third], policy)) == {second.id}
-
-
-def test_weeks_are_iso_weeks_also_over_new_year() -> None:
-    thursday, friday = datetime(2026, 12, 31, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
-    done = decide([made(thursday), made(friday)], Policy(weekly=5), now=friday)
-    assert kept(done) == {made(friday).id}
-    assert reasons(done)[made(friday).id].endswith("weekly 2026-W53 (1 of 5)")
-
-
-def test_the_time_of_a_backup_is_in_utc_whatever_zone_it_is_written_in() -> None:
-    late = ago(hours=10, created="2026-11-22T01:00:00+23:00")  # 02:00 in UTC, as its id says
-    done = decide([late, ago(hours=9)], Policy(daily=1))
-    assert why_removed(done) == {late.id: f"daily 2026-11-21: {ago(hours=9).id} kept"}
-
-
-def test_within_counts_from_the_newest_complete_backup() -> None:
-    backups = [ago(days=days) for days in (100, 101, 107, 107.1)]
-    done = decide(backups, Policy(within_seconds=7 * 86400))
-    assert removed(done) == {backups[3].id}
-    assert reasons(done)[backups[2].id] == f"within 7 d before {backups[0].id}"
-    assert why_removed(done)[backups[3].id] == f"within: older than 7 d before {backups[0].id}"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(90, "90 s"), (120, "2 min"), (5400, "90 min"), (86400, "1 d"), (90000, "25 h"), (0.5, "0.5 s")],
-)
-def test_the_span_is_told_in_a_unit_that_fits(seconds: float, text: str) -> None:
-    assert f"within {text} before" in reasons(decide([ago()], Policy(within_seconds=seconds)))[ago().id]
-
-
-def test_tags_keep_by_key_or_by_key_and_value() -> None:
-    release = ago(days=9, tags=["release"])
-    other = replace(ago(days=8), tags={"release": "no"})
-    plain, newest = ago(days=7), ago()
-    backups = [release, other, plain, newest]
-    by_key = decide(backups, Policy(tags=(TagRule("release"),)))
-    assert kept(by_key) == {release.id, other.id, newest.id} and reasons(by_key)[other.id] == "tag release"
-    by_value = decide(backups, Policy(tags=(TagRule("release", "yes"), TagRule("other"))))
-    assert kept(by_value) == {release.id, newest.id}
-    assert why_removed(by_value)[other.id] == "no tag release=yes; no tag other"
-
-
-def test_several_rules_add_up_and_all_that_speak_are_named() -> None:
-    newest, yesterday, old = ago(), ago(days=1), ago(days=30)
-    done = decide([newest, yesterday, old, ago(days=31)], Policy(last=1, daily=2, monthly=2))
-    assert reasons(done) == {
-        newest.id: "newest complete backup; last (1 of 1); daily 2026-11-21 (1 of 2); monthly 2026-11 (1 of 2)",
-        yesterday.id: "daily 2026-11-20 (2 of 2)",
-        old.id: "monthly 2026-10 (2 of 2)",
-    }
-    assert why_removed(done) == {
-        ago(days=31).id: f"last: 1 newer kept; daily: 2 newer kept; monthly 2026-10: {old.id} kept"
-    }
 
 
 # --- partial backups ---
@@ -212,12 +131,6 @@ def test_days_that_have_only_partial_backups_are_kept_and_not_counted() -> None:
     done = decide([*complete, *partial, ago(days=1, hours=1, result=PARTIAL)], Policy(daily=2))
     assert kept(done) == {complete[0].id, complete[1].id, partial[0].id, partial[1].id}
     assert reasons(done)[partial[0].id] == "daily 2026-11-20 (partial, not counted)"
-
-
-def test_where_all_backups_are_partial_the_policy_holds_for_them() -> None:
-    backups = [ago(days=days, result=PARTIAL) for days in range(9)]
-    assert kept(decide(backups, Policy(daily=3))) == ids(backups[:3])
-    assert kept(decide(backups, Policy(within_seconds=86400))) == ids(backups[:2])
 
 
 # --- what is kept whatever the policy says ---
@@ -286,21 +199,6 @@ def test_backups_that_cannot_replace_each_other_do_not_displace_each_other(other
     assert kept(done) == {ago(days=1).id, ago(days=2).id}
     assert len({one.group for one in done.kept}) == 2
     assert [one.group for one in done.kept] == [one.group for one in done.removed]
-
-
-def test_a_group_is_told_in_words() -> None:
-    selection = Selection(("ORDERS", "SHOP*"), ("*OLD",), consumers=False, config_only=True)
-    done = decide([ago(domain="hub", selection=selection)], Policy(last=1))
-    assert done.kept[0].group == (
-        "cluster C1, account A, domain hub, streams ORDERS SHOP*, except *OLD, without consumers, without messages"
-    )
-    imported = ago(cluster="", account="", imported="nats-cli", selection=Selection(("S",)))
-    assert decide([imported], Policy(last=1)).kept[0].group == "import of nats-cli, streams S"
-    transformed = ago(transformed="--rename A=B --until")
-    words = "changed copies --rename A=B --until, cluster C1, account A, all streams"
-    assert decide([transformed], Policy(last=1)).kept[0].group == words
-    assert decide([ago()], Policy(last=1), grouping=Grouping.SOURCE).kept[0].group == "cluster C1, account A"
-    assert decide([ago()], Policy(last=1), grouping=Grouping.NONE).kept[0].group == "all backups"
 
 
 def test_names_that_read_like_other_groups_are_not_taken_for_them() -> None:
@@ -458,24 +356,6 @@ def test_a_newest_complete_backup_stays_in_each_group(backups: list[BackupSummar
             assert max(alike) in kept(done)
 
 
-@given(_backups, _policies)
-def test_groups_are_decided_on_one_by_one(backups: list[BackupSummary], policy: Policy) -> None:
-    together = decide(backups, policy)
-    apart: set[str] = set()
-    for selection in (Selection(), Selection(("ORDERS",))):
-        apart |= kept(decide([b for b in backups if b.selection == selection], policy))
-    assert kept(together) == apart
-
-
-@given(_backups, st.integers(1, 6))
-def test_no_more_than_the_counted_and_as_many_partial_ones_are_kept(backups: list[BackupSummary], count: int) -> None:
-    group = [backup for backup in backups if backup.selection == Selection()]
-    results = {backup.id: backup.result for backup in group}
-    left = [results[backup] for backup in kept(decide(group, Policy(daily=count)))]
-    assert left.count(COMPLETE) <= count
-    assert left.count(PARTIAL) <= count + 1  # and the newest of all
-
-
 def test_what_was_made_by_following_pushes_no_other_backup_out() -> None:
     nightly = ago(hours=12)
     followed = [ago(hours=hours, tags=["follow"]) for hours in (3, 2, 1)]
@@ -532,16 +412,6 @@ def test_a_damaged_backup_takes_no_ones_place_under_any_rule(policy: Policy) -> 
         assert reasons(decide_damaged([old, new], policy, [new]))[old.id].startswith("newest complete backup; ")
 
 
-def test_a_damaged_backup_says_what_would_keep_it() -> None:
-    old, new = ago(days=1), ago()
-    done = decide_damaged([old, new], Policy(last=1, daily=1), [new])
-    assert reasons(done) == {
-        old.id: "newest complete backup; last (1 of 1); daily 2026-11-20 (1 of 1)",
-        new.id: "damaged, takes no other's place; if it is repaired: newest complete backup; last (1 of 1); "
-        "daily 2026-11-21 (1 of 1)",
-    }
-
-
 def test_newer_sound_backups_push_a_damaged_one_out() -> None:
     damaged, sound = ago(days=3), [ago(days=2), ago(days=1)]
     assert kept(decide_damaged([damaged, *sound], Policy(daily=3), [damaged])) == ids([damaged, *sound])
@@ -556,26 +426,6 @@ def test_a_damaged_backup_does_not_take_the_place_of_another_damaged_one() -> No
     assert kept(decide_damaged(backups, Policy(last=1), backups)) == ids(backups)
     assert kept(decide_damaged(backups, Policy(last=1), backups[1:])) == {backups[0].id}
     assert kept(decide_damaged(backups, Policy(last=1), backups[:-1])) == ids(backups)
-
-
-def test_neither_does_it_take_the_place_of_a_partial_one() -> None:
-    partial, damaged = ago(hours=2, result=PARTIAL), ago(hours=1)
-    done = decide_damaged([partial, damaged], Policy(last=1), [damaged])
-    assert kept(done) == ids([partial, damaged])
-    assert reasons(done)[partial.id] == "newest backup, partial; last (partial, not counted)"
-
-
-def test_without_a_policy_that_counts_a_damaged_one_is_kept_by_its_tag_or_a_hold() -> None:
-    old, tagged, held, new = ago(hours=4, number=1), ago(hours=3, tags=["why"]), ago(hours=2), ago(hours=1)
-    now_ns = round(NOW.timestamp()) * 1_000_000_000
-    done = apply_policy(
-        Policy(tags=(TagRule("why"),)),
-        inventory([old, tagged, held, new]),
-        {held.id},
-        now_ns=now_ns,
-        damaged=ids([old, tagged, held]),
-    )
-    assert kept(done) == ids([tagged, held, new])
 
 
 @given(
@@ -599,13 +449,3 @@ def test_sound_backups_are_decided_on_as_if_there_were_no_damaged_ones(
     if all(whole for _, whole, _ in rows):  # a complete one changes how many partial ones are counted
         # What would stay if everything were sound stays.
         assert kept(decide(backups, policy)) & ids(damaged) <= kept(done)
-
-
-def test_each_damaged_backup_costs_as_much_as_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rules were applied to all once more for each: 19 seconds for 4,000 backups."""
-    looks = []
-    original = retention._period
-    monkeypatch.setattr(retention, "_period", lambda *args: looks.append(args) or original(*args))
-    backups = [ago(hours=hours) for hours in range(400)]
-    decide_damaged(backups, Policy(last=3, daily=3), backups[::2])
-    assert len(looks) <= 2 * len(backups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
@@ -39,12 +39,6 @@ def _end(
 KEYS = [Message(1, subject="a"), Message(2, subject="b"), Message(3, subject="a"), Message(4, subject="c")]
 
 
-def test_a_tombstone_always_counts() -> None:
-    refs, reader = _stored(KEYS)
-    end = _end(4, index_last=None, removed=[], tombstoned=[2])
-    assert list(messages_to_remove(end, {}, refs, reader)) == [2]
-
-
 def test_the_index_of_a_quiet_stream_is_exact() -> None:
     refs, reader = _stored(KEYS)
     end = _end(4, index_last=4, removed=[1, 2])
@@ -57,18 +51,13 @@ def test_a_key_whose_next_revision_was_not_captured_is_kept() -> None:
     assert list(messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, reader)) == [1]
 
 
-def test_without_a_limit_per_subject_nothing_captured_explains_a_deletion() -> None:
-    refs, reader = _stored(KEYS)
-    end = _end(4, index_last=9, removed=[1, 2])
-    assert list(messages_to_remove(end, {"max_msgs_per_subject": -1}, refs, reader)) == []
-
-
 def test_a_subject_is_the_same_whether_its_segment_keeps_text_or_bytes() -> None:
     refs, reader = _stored([Message(1, subject="a"), Message(2, subject=b"\xff"), Message(3, subject="a")])
     end = _end(3, index_last=9, removed=[1])
     assert list(messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, reader)) == [1]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 3), st.data())
 def test_what_stays_of_each_subject_is_never_less_than_the_limit_allows(
     subjects: list[str], limit: int, data: st.DataObject
@@ -85,6 +74,7 @@ def test_what_stays_of_each_subject_is_never_less_than_the_limit_allows(
         assert {s for s in all_of_it[:-limit] if s in doubtful} <= gone
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "sub", "all"])), min_size=1, max_size=30),
     st.integers(0, 3),

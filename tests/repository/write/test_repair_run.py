@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import IntegrityError, JsBackupError, NatsTimeout, ObjectLocked
+from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.ledger import read_damaged, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.objects import PageRef, SegmentRef, id_of
+from jsbackup.repository.objects import PageRef, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import Broken, RepairOutcome, put_in_place
 from jsbackup.repository.write.repair_run import AskServer, RepairReport, RepairRun
@@ -29,13 +29,6 @@ from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
 NOW = 1_800_000_000
-
-
-class Locked(MemoryStore):
-    """Keeps every object."""
-
-    def delete(self, key: str) -> None:
-        raise ObjectLocked(f"{key} is locked")
 
 
 def copy_of(store: Store) -> MemoryStore:
@@ -136,18 +129,6 @@ def test_what_a_lost_page_lists_is_read(store: MemoryStore) -> None:
     assert content_of(store) == before
 
 
-def test_a_page_of_streams_that_is_lost_does_not_keep_the_others_away(store: MemoryStore) -> None:
-    make_repository(store).commit(manifest_of(many_streams(300)))
-    lost, *others = sorted(pages_in(store))
-    other = copy_of(store)
-    other.delete(lost)
-    for page in (lost, *others):
-        store.delete(page)
-    report = repair(store, other)
-    assert report.incomplete and report.lost == 1
-    assert pages_in(store) == {*others}
-
-
 def test_a_manifest_that_is_back_shows_that_the_one_before_it_is_missing(store: MemoryStore) -> None:
     repository = make_repository(store)
     previous = None
@@ -168,8 +149,7 @@ def test_a_manifest_that_is_back_shows_that_the_one_before_it_is_missing(store: 
     assert report.incomplete == (content_of(store) != before)
 
 
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER])
-def test_a_repair_that_is_killed_at_any_change_harms_nothing_and_the_next_one_completes_it(fault: Fault) -> None:
+def test_a_repair_that_is_killed_at_any_change_harms_nothing_and_the_next_one_completes_it() -> None:
     whole = MemoryStore()
     repository = make_repository(whole)
     first = store_backup(repository, FIRST, count=1500)
@@ -197,7 +177,7 @@ def test_a_repair_that_is_killed_at_any_change_harms_nothing_and_the_next_one_co
         store = damaged()
         right = {key for key, data in content_of(store).items() if before.get(key) == data}
         with suppress(Killed):
-            run(FaultStore(store, fault, at=at), whole, check=True)
+            run(FaultStore(store, Fault.KILL_AFTER, at=at), whole, check=True)
         assert all(store.get(key) == before[key] for key in right)
         run(store, whole, check=True)
         assert content_of(store) == before
@@ -217,84 +197,6 @@ def test_a_page_of_streams_counts_once_for_all_backups_that_name_it(store: Memor
     assert (one.ref.key, one.backups, outcome) == (page, (FIRST, SECOND, THIRD), RepairOutcome.MENDED)
     assert (report.mended, report.lost, report.manifests, report.beyond) == (1, 0, (), ())
     assert content_of(store) == before
-
-
-def test_each_page_of_streams_counts(store: MemoryStore) -> None:
-    three_backups(store)
-    pages = pages_in(store)
-    other, before = copy_of(store), content_of(store)
-    for page in pages:
-        store.delete(page)
-    lost = run(store, None, ask=lambda broken: [])
-    assert (lost.mended, lost.lost, lost.lost_keys, lost.beyond) == (0, len(pages), len(pages), ())
-    report = repair(store, other)
-    assert len(pages) > 3 and report.mended == len(pages)
-    assert content_of(store) == before
-
-
-def test_a_manifest_and_its_page_that_are_both_gone_are_two(store: MemoryStore) -> None:
-    three_backups(store)
-    page = min(pages_in(store))
-    other, before = copy_of(store), content_of(store)
-    store.delete(page)
-    store.delete(layout.manifest_key(THIRD))
-    report = repair(store, other)
-    assert [(one.backup, error) for one, error in report.manifests] == [(THIRD, None)]
-    assert [one.backups for one, _ in report.objects] == [(FIRST, SECOND, THIRD)]
-    assert (report.mended, report.lost) == (2, 0)
-    assert content_of(store) == before
-
-
-@pytest.mark.parametrize("backups", [{FIRST, SECOND}, {SECOND}])
-def test_a_segment_that_two_pages_list_counts_once(store: MemoryStore, backups: set[str]) -> None:
-    """No `verify` has seen that it is damaged: it shows when the pages of these backups are back."""
-    repository = make_repository(store)
-    store_backup(repository, FIRST, count=1500)
-    store_backup(repository, SECOND, count=1600)
-    fresh = Repository.open(store)
-    listed: dict[str, dict[str, PageRef | None]] = {}
-    for backup in (FIRST, SECOND):
-        page = None
-        for part in fresh.manifest(backup).streams[0].walk():
-            if isinstance(part, PageRef):
-                page = part if part.level == 0 else page
-            elif isinstance(part, SegmentRef):
-                within = page is not None and page.first_seq <= part.first_seq <= page.last_seq
-                listed.setdefault(part.key, {})[backup] = page if within else None
-    segment, pages = next((key, by) for key, by in listed.items() if by.get(SECOND) and len({*by.values()}) == 2)
-    other, before = copy_of(store), content_of(store)
-    put_instead(store, segment, flip(store.get(segment)))
-    gone = {page.key for backup in backups if (page := pages[backup])}
-    for key in gone:
-        store.delete(key)
-    report = repair(store, other)
-    found = {one.ref.key: one.backups for one, _ in report.objects}
-    assert found.keys() == gone | {segment} and found[segment] == (FIRST, SECOND)
-    assert report.mended == len(gone) + 1
-    assert content_of(store) == before
-
-
-def test_a_replaced_manifest_is_put_back(store: MemoryStore) -> None:
-    three_backups(store)
-    other, before = copy_of(store), content_of(store)
-    foreign = MemoryStore()
-    make_repository(foreign).commit(manifest_of(many_streams(3), SECOND))
-    put_instead(store, layout.manifest_key(SECOND), foreign.get(layout.manifest_key(SECOND)))
-    report = repair(store, other)
-    assert [(one.backup, error) for one, error in report.manifests] == [(SECOND, None)]
-    assert content_of(store) == before
-
-
-def test_a_page_that_the_store_keeps_locked_is_not_called_repaired() -> None:
-    store = Locked()
-    three_backups(store)
-    page = min(pages_in(store))
-    other = copy_of(store)
-    MemoryStore.delete(store, page)
-    store.put(page, flip(other.get(page)))
-    for _ in range(2):
-        report = run(store, other)
-        assert (report.mended, report.beside, report.lost, report.incomplete) == (0, 1, 0, True)
 
 
 # --- two sources ---
@@ -322,34 +224,12 @@ def test_what_one_source_lacks_the_other_is_asked_for(store: MemoryStore) -> Non
     assert (report.mended, report.lost, report.incomplete) == (2, 1, True)
 
 
-def test_a_server_that_does_not_answer_hides_nothing_that_was_repaired(store: MemoryStore) -> None:
-    """Here a page; the segments below it were asked for in vain."""
-    store_backup(make_repository(store), count=1500)
-    (stream, _) = Repository.open(store).manifest(FIRST).streams
-    page = next(part for part in stream.walk() if isinstance(part, PageRef) and part.level == 0)
-    segment = next(ref for ref in stream.segments if ref.first_seq == page.first_seq)
-    other = copy_of(store)
-    other.delete(segment.key)
-
-    def ask(broken: Sequence[Broken]) -> Sequence[RepairOutcome | JsBackupError]:
-        raise NatsTimeout("no answer")
-
-    store.delete(segment.key)
-    with pytest.raises(NatsTimeout):
-        run(store, other, ask=ask)
-    store.delete(page.key)
-    report = run(store, other, ask=ask)
-    assert (report.mended, report.lost) == (1, 1)
-    assert content_of(store).keys() >= {page.key}
-
-
 # --- records ---
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", [Level.OBJECTS, Level.DATA])
 @pytest.mark.parametrize("kind", ["page of streams", "page", "segment", "piece"])
-def test_what_was_put_back_is_not_recorded_as_damaged_any_more(store: MemoryStore, kind: str, level: Level) -> None:
+def test_what_was_put_back_is_not_recorded_as_damaged_any_more(store: MemoryStore, kind: str) -> None:
     if kind == "page of streams":
         three_backups(store)
         ref = Repository.open(store).manifest(FIRST).stream_pages[1]
@@ -361,7 +241,7 @@ def test_what_was_put_back_is_not_recorded_as_damaged_any_more(store: MemoryStor
         key = {"page": pages[-1].key, "segment": orders.segments[3].key, "piece": verbatim.opaque[0].key}[kind]
     other, before = copy_of(store), content_of(store)
     put_instead(store, key, flip(store.get(key)))
-    verify(store, level)
+    verify(store)
     assert len(read_damaged(Repository.open(store).documents)) == 1
     report = repair(store, other)
     assert (report.mended, report.sound, report.incomplete) == (1, 0, False)

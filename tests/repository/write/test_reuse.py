@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError
-from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
+from jsbackup.errors import KeyUnavailable
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects, PlainSealing
 from jsbackup.repository.read.segments import SegmentReader
-from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.segment_cuts import GROWTH, Cuts, SegmentExtent
 from jsbackup.repository.write.segment_writer import SegmentWriter, stored_segments, untouched
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of
-from tests.harness.stores import Fault, FaultStore, Killed
+from tests.harness.servers import EXPLORE
+from tests.harness.stores import FaultStore
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 SIZE = 4000  # raw bytes of a segment in these tests
@@ -96,9 +94,8 @@ def histories(draw: st.DrawFn) -> list[list[Message]]:
     return states
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200 if EXPLORE else 25, deadline=None)
 @given(histories(), st.integers(0, 1 << 32), st.sampled_from([300, 2000, 100_000]))
 def test_every_backup_is_whole_whatever_happened_between(states: list[list[Message]], seed: int, size: int) -> None:
     chance = random.Random(seed)
@@ -116,16 +113,6 @@ def test_every_backup_is_whole_whatever_happened_between(states: list[list[Messa
         if info.key not in {ref.key for ref in refs}:
             backups.store.delete(info.key)
     assert backups.read(refs) == survivor
-
-
-@settings(max_examples=40, deadline=None)
-@given(histories(), st.integers(0, 1 << 32))
-def test_where_it_is_cut_depends_on_the_messages_and_the_last_backup_alone(
-    states: list[list[Message]], seed: int
-) -> None:
-    one, other = Backups(), Backups()
-    for state in states:
-        assert one.add(state) == other.add(state, random.Random(seed))
 
 
 # --- little is stored again ---
@@ -150,17 +137,9 @@ def test_new_messages_are_stored_and_nothing_else() -> None:
     assert [(ref.first_seq, ref.last_seq) for ref in second[len(first) :]] == [(401, 404)]
 
 
-def test_short_segments_are_joined_when_that_pays() -> None:
-    backups = Backups()
-    for last in range(10, 90, 4):
-        refs = backups.add(messages(1, last))
-    assert len(refs) <= 2 * GROWTH
-    assert max(ref.messages for ref in refs) > 10
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("new_bytes", [100, 5_000, 1_000_000])
-def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_store_little_twice(
+@pytest.mark.parametrize("new_bytes", [100, 1_000_000])
+def test_thousands_of_backups_of_a_growing_stream_make_few_short_segments_and_store_little_twice(
     new_bytes: int,
 ) -> None:
     cuts = Cuts(0, 64 << 20)
@@ -169,7 +148,7 @@ def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_st
     end = stored = 0
     total = 0
     most = 0
-    for _ in range(10_000):
+    for _ in range(3000):
         size = int(new_bytes * chance.uniform(0.2, 1.8))
         extents.append(SegmentExtent(end + 1, end + size // 100 + 1, size // 100 + 1, size, new=True))
         end = extents[-1].last_seq
@@ -184,83 +163,6 @@ def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_st
     assert most < 40
     assert stored < 9 * total
     assert len(extents) < 40 + GROWTH * total / cuts.segment_bytes
-
-
-@given(st.integers(1, 64 << 20), st.integers(0, 64 << 20))
-def test_pieces_at_a_front_double(size: int, gone: int) -> None:
-    *pieces, rest = Cuts(1 << 30, 64 << 20).front(size, gone)
-    assert rest == 64 << 20 and len(pieces) < 16
-    assert sum(pieces) < size
-    assert all(
-        after in (sum(pieces[:number]), 2 * sum(pieces[:number])) for number, after in enumerate(pieces) if number
-    )
-
-
-@given(st.integers(1, 64 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 40))
-def test_pieces_of_a_thinned_segment_are_as_many_as_losses_make_worth_while(size: int, lost: int, whole: int) -> None:
-    cuts = Cuts(whole, 64 << 20)
-    *pieces, _rest = cuts.thinned(size, lost)
-    assert len(set(pieces)) <= 1 and len(pieces) <= 2 * GROWTH * lost
-    assert all(piece >= cuts.grain_bytes for piece in pieces) and sum(pieces) < size
-
-
-def test_a_stream_that_loses_its_front_is_cut_finely_there() -> None:
-    backups = Backups(size=40_000)
-    backups.add(messages(1, 380))
-    assert len(backups.last) == 1
-    stored = []
-    for lost in range(5, 105, 5):
-        refs = backups.add(messages(lost + 1, 380))
-        stored.append(backups.stored)
-    assert stored[0] > 30_000
-    # The first time all is cut; from then on a message is stored again each time the piece around it is halved.
-    assert sum(stored[1:]) < 2 * 40_000
-    sizes = [ref.bytes for ref in refs]
-    assert len(sizes) < 10 and sizes[-1] > 10_000
-
-
-def test_a_single_deletion_costs_less_each_time() -> None:
-    backups = Backups(size=100_000)
-    stream = messages(1, 900)
-    backups.add(stream)
-    stored = []
-    for at in (450, 460, 470, 480, 490):
-        stream = [message for message in stream if message.sequence != at]
-        backups.add(stream)
-        stored.append(backups.stored)
-    assert stored[0] > 80_000
-    assert stored[1] < 30_000 and stored[-1] < 8_000
-
-
-def test_a_segment_that_lost_a_lot_is_not_cut_up() -> None:
-    backups = Backups(size=100_000)
-    backups.add(messages(1, 900))
-    assert len(backups.add([m for m in messages(1, 900) if m.sequence % 2])) == 1
-
-
-def test_cold_keys_are_left_alone_while_hot_ones_change() -> None:
-    chance = random.Random(3)
-    position = {key: key + 1 for key in range(1000)}
-    end = 1000
-    backups = Backups(size=20_000)
-    stored = []
-    for _ in range(12):
-        backups.add([m for n in sorted(position.values()) for m in messages(n, n)])
-        stored.append(backups.stored)
-        for _ in range(20):
-            end += 1
-            position[chance.randrange(10)] = end
-    assert max(stored[2:]) < 0.05 * stored[0]
-
-
-def test_segments_that_have_become_tiny_are_joined() -> None:
-    backups = Backups(size=20_000)
-    stream = messages(1, 2000)
-    assert len(backups.add(stream)) > 9
-    stream = [message for message in stream if message.sequence % 100 == 0]
-    backups.add(stream)
-    backups.add(stream)
-    assert len(backups.last) <= 3
 
 
 # --- what is there is looked up, not assumed ---
@@ -301,46 +203,6 @@ def test_a_reference_that_lies_is_not_used_for_messages_it_does_not_name(lie: st
     assert backups.read(backups.add(messages(1, 400))) == messages(1, 400)
 
 
-def test_a_run_that_was_killed_is_repeated_with_what_it_stored() -> None:
-    store = MemoryStore()
-    backups = Backups(store)
-    first = backups.add(messages(1, 100))
-    changed = [m for m in messages(1, 400) if m.sequence != 20]
-    killed = Backups(FaultStore(store, Fault.FAIL, at=6))
-    killed.last = first
-    with pytest.raises(StoreError, match="injected"):
-        killed.add(changed)
-    left = {info.key for info in store.list()}
-    writer = backups.writer()
-    writer.add(batch_of(changed))
-    refs = writer.finish()
-    assert left <= {ref.key for ref in (*first, *refs)}
-    new = [ref for ref in refs if ref.key not in left]
-    assert (writer.reused, writer.stored_bytes) == (len(refs) - len(new), sum(ref.size for ref in new))
-    assert backups.read(refs) == changed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", list(Fault))
-def test_whatever_breaks_whenever_the_repeated_run_is_whole_and_so_is_the_backup_before(fault: Fault) -> None:
-    changed = [m for m in messages(1, 300) if m.sequence not in (20, 21, 90)]
-    at = 0
-    while True:
-        at += 1
-        store = MemoryStore()
-        backups = Backups(store)
-        first = backups.add(messages(1, 200))
-        broken = Backups(FaultStore(store, fault, at=at))
-        broken.last = first
-        with suppress(StoreError, IntegrityError, Killed):
-            broken.add(changed)
-        if broken.store.operations < at:  # type: ignore[attr-defined]
-            break
-        assert backups.read(backups.add(changed)) == changed
-        assert backups.read(first) == messages(1, 200)
-    assert at > 5
-
-
 # --- late deletions, and segments that cannot be read ---
 
 
@@ -378,14 +240,3 @@ def test_what_must_go_from_a_segment_that_cannot_be_read_is_left_out_by_not_buil
     again = writer.without(writer.finish(), late)
     assert sum(ref.messages for ref in again) == 408
     assert all(ref in again for ref in kept[:5]) and first[2] not in again
-
-
-def test_a_doubtful_deletion_stays_where_nothing_can_be_read() -> None:
-    backups = Backups(sealing=NightSealing())
-    backups.add(messages(1, 100))
-    backups.objects.sealing.sealed.clear()  # type: ignore[attr-defined]
-    refs = backups.add(messages(1, 110))
-    index = IndexState(4, 0, 0, 1, 0, 200, 0, SequenceSet([3, 104]))  # ahead of what was captured
-    end = ArchiveEnd("v1", 0, 110, SequenceSet(), index)
-    remove = messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, SegmentReader(backups.objects))
-    assert list(remove) == [104]

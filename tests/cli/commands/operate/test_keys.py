@@ -47,19 +47,6 @@ def repo(typed: Type, keys: Path) -> Path:
 # --- init ---
 
 
-def test_a_plain_repository_has_no_keys(typed: Type, keys: Path) -> None:
-    document = check("init", typed("init", "-r", keys / "repo", "--json"))
-    assert (document["encrypted"], document["authority"], document["writer_key"]) == (False, None, None)
-    assert check("key", typed("key", "list", "-r", keys / "repo", "--json")) == {
-        "authority": None,
-        "readers": [],
-        "missing": [],
-        "damaged": [],
-        "writers": [],
-    }
-    assert "neither encrypted nor signed" in typed("key", "list", "-r", keys / "repo").out
-
-
 def test_the_writer_key_is_the_users_alone_and_never_printed(typed: Type, repo: Path, keys: Path) -> None:
     assert stat.S_IMODE((keys / "w").stat().st_mode) == 0o600
     line = (keys / "w").read_text().splitlines()[1]
@@ -75,12 +62,6 @@ def test_a_file_that_exists_is_left_alone_and_nothing_is_made(typed: Type, keys:
     assert (keys / "w").read_text() == "precious" and not (keys / "repo").exists()
 
 
-def test_a_key_of_nothing_does_not_stay(typed: Type, repo: Path, keys: Path) -> None:
-    done = typed("init", "-r", repo, "--sign", "--writer-key", keys / "w2")
-    assert done.code == 2 and "there is a repository" in done.err
-    assert not (keys / "w2").exists()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,12 +69,9 @@ def test_a_key_of_nothing_does_not_stay(typed: Type, repo: Path, keys: Path) -> 
         ["--encrypt-to", recipient(ME)],
         ["--writer-key", "{keys}/w"],
         ["--encrypt-to", "me", "--writer-key", "{keys}/w"],
-        ["--encrypt-to", "{keys}/me", "--writer-key", "{keys}/w"],
-        ["--encrypt-to", "/dev/null", "--writer-key", "{keys}/w"],
         ["--encrypt-to", "{keys}/nobody", "--writer-key", "{keys}/w"],
         ["--encrypt-to", recipient(ME), "--encrypt-to", recipient(ME), "--writer-key", "{keys}/w"],
         ["--encrypt-to", str(ME.text), "--writer-key", "{keys}/w"],
-        ["--encrypt-passphrase-file", "/dev/null", "--writer-key", "{keys}/w"],
         ["--encrypt-passphrase-file", "/nonexistent", "--writer-key", "{keys}/w"],
         ["--sign", "--writer-key", "{keys}/no/w"],
     ],
@@ -122,14 +100,6 @@ def test_recipients_may_be_in_a_file(typed: Type, keys: Path) -> None:
     assert all(typed("list", "-r", keys / "r", "--identity", keys / who).code == 0 for who in ("me", "other"))
 
 
-def test_a_path_in_place_of_a_writer_key_is_told_its_variable(
-    typed: Type, repo: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JSBACKUP_WRITER_KEY", str(keys / "w"))
-    done = typed("list", "-r", repo)
-    assert done.code == 2 and "JSBACKUP_WRITER_KEY_FILE names its file" in done.err and str(keys) not in done.err
-
-
 # --- key ---
 
 
@@ -149,27 +119,21 @@ def test_readers_are_added_listed_and_removed(typed: Type, repo: Path, keys: Pat
     assert typed("key", "remove", "age1", "-r", repo, "--json").code == 2, "it is the last one"
 
 
-@pytest.mark.by_turns
 @pytest.mark.slow
 def test_a_passphrase_reads_and_is_never_printed(typed: Type, keys: Path) -> None:
-    """From the beginning here. Three times it takes seconds of work, by intent."""
+    """Each time it takes a second of work, by intent."""
     repo, words = keys / "repo", keys / "words"
-    line: list[str | Path] = ["--encrypt-passphrase-file", words, "-r", repo, "-vv"]
-    made = typed("init", *line, "--writer-key", keys / "w")
-    opened = typed("list", "-r", repo, "--passphrase-command", f"cat {words}")
-    added = typed("key", "add", *line, "--passphrase-file", words)
-    for done in (made, opened, added):
+    made = typed("init", "--encrypt-passphrase-file", words, "-r", repo, "-vv", "--writer-key", keys / "w")
+    opened = typed("list", "-r", repo, "-vv", "--passphrase-command", f"cat {words}")
+    for done in (made, opened):
         assert done.code == 0 and "correct horse" not in done.out + done.err
-    readers = check("key", typed("key", "list", "-r", repo, "--json"))["readers"]
-    assert [one["for"].rpartition("-")[0] for one in readers] == ["passphrase", "passphrase"]
+    (reader,) = check("key", typed("key", "list", "-r", repo, "--json"))["readers"]
+    assert reader["for"].startswith("passphrase-")
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        (["key"], 2),
-        (["key", "nothing"], 2),
-        (["key", "add"], 2),
         (["key", "add", "--encrypt-to", recipient(OTHER)], 12),
         (["key", "add", "--encrypt-to", recipient(OTHER), "--writer-key", "{keys}/w"], 12),
         (["key", "add", "--encrypt-to", recipient(OTHER), "--identity", "{keys}/other"], 12),
@@ -179,14 +143,11 @@ def test_a_passphrase_reads_and_is_never_printed(typed: Type, keys: Path) -> Non
         (["key", "replace-writer", "--new-writer-key", "{keys}/w2", "--writer-key", "{keys}/w"], 12),
         (["key", "replace-writer", "--new-writer-key", "{keys}/w", "--identity", "{keys}/me"], 2),
         (["list", "--writer-key", "{keys}/me"], 2),
-        (["list", "--identity", "{keys}/w"], 2),
-        (["list", "--identity", "{keys}/nothing"], 2),
     ],
 )
 def test_what_cannot_be_done_is_said(typed: Type, repo: Path, keys: Path, line: list[str], code: int) -> None:
     before = {file: file.read_bytes() for file in keys.rglob("*") if file.is_file()}
-    where: list[str | Path] = ["-r", repo] if line[1:2] not in ([], ["nothing"]) else []
-    done = typed(*(word.format(keys=keys) for word in line), *where)
+    done = typed(*(word.format(keys=keys) for word in line), "-r", repo)
     assert done.code == code, done
     assert {file: file.read_bytes() for file in keys.rglob("*") if file.is_file()} == before
     assert not any(str(one.text) in done.err for one in (ME, OTHER))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.signing import encode_writer_key, sign_document
 from jsbackup.repository.document import encode_document
-from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
@@ -26,7 +24,6 @@ from tests.harness.backups import CREATED, FIRST, store_backup
 Type = Callable[..., Typed]
 
 ME, OTHER, STRANGER = (age.age_identity(bytes([number]) * 32) for number in (1, 2, 3))
-HOW = ("removed", "flipped", "cut", "exchanged")
 
 
 def recipient(identity: age.Identity) -> age.Recipient:
@@ -99,21 +96,7 @@ def damage(path: Path, how: str) -> bytes:
     return before
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("what", ["key", "list"])
-def test_key_list_names_what_is_damaged(vault: Vault, what: str, how: str) -> None:
-    path = vault.key_file() if what == "key" else vault.list_file()
-    assert check("key", vault.run("key", "list", "--json"))["damaged"] == []
-    damage(path, how)
-    listed = vault.run("key", "list", "--json")
-    named = [one["key"] for one in check("key", listed)["damaged"]]
-    # Without a list nobody knows whose key file is to be taken away.
-    lost = ["keys/readers-"] if what == "list" else []
-    assert listed.code == 0 and named == (lost if how == "removed" else [f"keys/{path.name}"])
-    assert (f"damaged: keys/{path.name} " in vault.run("key", "list").out) == (how != "removed")
-
-
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", ["removed", "flipped", "exchanged"])
 def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: Vault, how: str) -> None:
     key = vault.key_file()
     assert vault.verify().code == 0 and "key file" not in vault.write("status").out
@@ -135,12 +118,11 @@ def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: V
     done = vault.write("repair", "--from", vault.copy)
     assert done.code == 0 and f"keys/{key.name} is " in done.out and ": put back" in done.out
     assert key.read_bytes() == before and vault.verify().code == 0
-    assert vault.verify().code == 0 and vault.write("status").code == 0
+    assert vault.write("status").code == 0
     assert vault.write("repair", "--from", vault.copy, "--json").document["readers"] == []
 
 
-@pytest.mark.parametrize("list_too", [False, True])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("how", "list_too"), [("removed", False), ("cut", False), ("flipped", True)])
 def test_a_reader_learns_what_to_do_and_repairs_with_the_identity_alone(vault: Vault, how: str, list_too: bool) -> None:
     """Also where the list of readers is lost with the key file."""
     key = vault.key_file()
@@ -188,19 +170,9 @@ def test_of_another_repository_nothing_is_put_back(vault: Vault, typed: Type, tm
     assert [path.name[:6] for path in (vault.repo / "keys").iterdir()] == ["writer"]
 
 
-def test_the_other_reader_still_reads_and_is_told(vault: Vault, tmp_path: Path, typed: Type) -> None:
-    (tmp_path / "two").mkdir()
-    two = make_vault(typed, tmp_path / "two", ME, OTHER)
-    damage(two.key_file(OTHER), "removed")
-    assert two.read("verify", "--level", "data").code == 14
-    done = two.read("repair", "--from", two.copy)
-    assert done.code == 0 and two.read("verify", "--level", "data").code == 0
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_path: Path, how: str) -> None:
+def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_path: Path) -> None:
     key = vault.key_file()
-    damage(key, how)
+    damage(key, "flipped")
     made = vault.write("copy", "--to-repo", tmp_path / "third", "--json")
     assert made.code == 14 and check("copy", made)["backups"] == [FIRST]
     assert any(key.name in note for note in made.document["notes"])
@@ -224,19 +196,6 @@ def test_keys_that_come_and_go_are_followed(vault: Vault, tmp_path: Path) -> Non
     assert vault.list_file().name == "readers-0000000003.json"
     assert vault.read("key", "replace-writer", "--new-writer-key", tmp_path / "new").code == 0
     assert vault.run("verify", "--writer-key", tmp_path / "new").code == 0
-
-
-def test_a_key_file_that_is_lost_can_be_removed_and_the_last_one_cannot(vault: Vault) -> None:
-    assert vault.read("key", "add", "--encrypt-to", recipient(OTHER).label).code == 0
-    lost = vault.key_file(OTHER)
-    lost.unlink()
-    listed = vault.run("key", "list", "--json")
-    assert check("key", listed)["missing"] == [f"keys/{lost.name}"]
-    assert vault.verify().code == 14
-    assert vault.read("key", "remove", recipient(OTHER).label).code == 0
-    assert vault.verify().code == 0
-    refused = vault.read("key", "remove", recipient(ME).label)
-    assert refused.code == 2 and "the last key" in refused.err
 
 
 def test_a_key_file_that_no_list_names_is_seen_and_taken_away_without_a_key(vault: Vault) -> None:
@@ -304,22 +263,11 @@ def test_the_whole_folder_of_keys_comes_back(vault: Vault) -> None:
         assert vault.verify().code == 0 and vault.read("verify", "--level", "data").code == 0
 
 
-def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
+def test_without_a_key_of_a_reader_damage_is_not_told_from_a_wrong_key(vault: Vault, tmp_path: Path) -> None:
     vault.identity.write_text(f"{STRANGER.text}\n")
     damage(vault.key_file(), "flipped")
     assert vault.read("show", FIRST).code == 12
     assert vault.read("repair", "--from", vault.copy).code == 12
-
-
-def test_a_changed_copy_is_made_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
-    vault = make_vault(typed, tmp_path, ME, OTHER)
-    to = ("--to-repo", vault.repo, "--writer-key", vault.writer)
-    line = ("copy", FIRST, "--stream", "orders", "--rename", "*=N*", *to)
-    assert vault.read(*line).code == 0
-    damage(vault.key_file(OTHER), "removed")
-    done = vault.read(*line, "--json")
-    assert done.code == 14 and any("is missing" in note for note in check("copy", done)["notes"])
-    assert "warning: keys/" in vault.read(*line).out
 
 
 @pytest.mark.nats
@@ -333,41 +281,6 @@ def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert "warning: keys/" in text.out and "is complete" in text.out
     lost = vault.read("restore", "latest", "-s", shop.url)
     assert lost.code == 14 and "jsbackup repair --from COPY" in lost.err
-
-
-@pytest.mark.nats
-def test_follow_goes_on_and_ends_with_14(vault: Vault, shop: Shop) -> None:
-    damage(vault.key_file(), "removed")
-    done = vault.write("follow", "-s", shop.url, "--for", "1s", "--json")
-    assert done.code == 14 and check("follow", done)["result"] == "complete"
-    assert any("is missing" in note for note in done.document["notes"])
-
-
-def test_nothing_of_it_concerns_a_plain_repository(typed: Type, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "plain")
-    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t")
-    store_backup(repository)
-    put_hold(repository, Hold(FIRST, CREATED, "t", "why"))
-    assert typed("verify", "-r", tmp_path / "plain").code == 0
-    assert not (tmp_path / "plain" / "keys").exists()
-
-
-@pytest.mark.parametrize("kind", ["ssh-ed25519", "ssh-rsa"])
-def test_the_key_file_of_an_ssh_key_is_put_back(vault: Vault, tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "ssh"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind.removeprefix("ssh-"), "-N", "", "-f", str(file)], check=True)
-    assert vault.read("key", "add", "--encrypt-to", file.with_suffix(".pub").read_text()).code == 0
-    assert vault.write("copy", "--to-repo", vault.copy).code == 0
-    vault = replace(vault, identity=file)
-    (key,) = (vault.repo / "keys").glob(f"{kind}-*.age")
-    before = key.read_bytes()
-    key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
-    lost = vault.read("show", FIRST)
-    assert lost.code == 14 and "'jsbackup repair --from COPY' puts it back" in lost.err
-    done = vault.read("repair", "--from", vault.copy, "--json")
-    (row,) = check("repair", done)["readers"]
-    assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
-    assert key.read_bytes() == before and vault.verify().code == 0 and vault.read("show", FIRST).code == 0
 
 
 def test_the_last_key_file_that_is_whole_is_not_removed(typed: Type, tmp_path: Path) -> None:
