@@ -94,6 +94,15 @@ def test_a_store_that_does_not_answer_is_asked_again(bench: Bench) -> None:
     assert impatient.is_temporary(caught.value)
 
 
+@pytest.mark.parametrize("trouble", [Fault.RESET_AFTER, Fault.ERROR_AFTER], ids=str)
+def test_a_put_whose_answer_was_lost_is_not_taken_for_anothers(bench: Bench, trouble: Fault) -> None:
+    bench.peer.meet(trouble, "PUT")
+    bench.store.put("a", DATA)
+    assert bench.peer.count("PUT") == 1  # the look before the second try found it
+    with pytest.raises(ObjectExists):
+        bench.store.put("a", DATA)
+
+
 def test_an_object_that_came_meanwhile_is_not_taken_for_our_own(bench: Bench) -> None:
     bench.peer.meet(SLOW_DOWN, "PUT")
     bench.store = RetryingStore(bench.bare, sleep=lambda seconds: bench.truth.put("a", b"theirs"))

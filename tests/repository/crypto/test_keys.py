@@ -69,6 +69,44 @@ def store() -> MemoryStore:
 # --- who can do what ---
 
 
+def test_a_writer_writes_and_reads_documents_and_what_it_has_just_stored(store: MemoryStore) -> None:
+    new_keys = make(store, ME)
+    repository = Repository.open(store, of_writer(new_keys))
+    manifest = store_backup(repository)
+    assert repository.manifest(FIRST).streams == manifest.streams
+    assert not list(verify_backup(repository.objects, manifest, Level.DATA))
+    later = Repository.open(store, of_writer(new_keys))
+    assert not list(verify_backup(later.objects, later.manifest(FIRST), Level.OBJECTS))
+    with pytest.raises(KeyUnavailable, match="no key that reads messages was given"):
+        list(verify_backup(later.objects, manifest, Level.DATA))
+
+
+def test_a_reader_reads_all_and_writes_nothing(store: MemoryStore) -> None:
+    store_backup(Repository.open(store, of_writer(make(store, OTHER, ME))))
+    for identity in (ME, OTHER):
+        repository = Repository.open(store, of(identity))
+        assert not list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
+        with pytest.raises(KeyUnavailable, match="writer key"):
+            repository.commit(replace(LEAF, id=SECOND))
+        with pytest.raises(KeyUnavailable, match="writer key"):
+            repository.objects.put_once("segments/x", b"")
+
+
+def test_without_a_key_there_are_ids_and_nothing_else(store: MemoryStore) -> None:
+    store_backup(Repository.open(store, of_writer(make(store, ME))))
+    repository = Repository.open(store)
+    assert repository.backups() == [FIRST]
+    for attempt in (
+        lambda: repository.manifest(FIRST),
+        lambda: repository.inventory(),
+        lambda: repository.commit(LEAF),
+        lambda: repository.objects.sealing.folder("orders", "1a2b3c4d"),
+    ):
+        with pytest.raises(KeyUnavailable) as caught:
+            attempt()
+        assert caught.value.hint
+
+
 # --- keys that come and go ---
 
 
@@ -250,6 +288,18 @@ def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> Non
             Repository.open(inner, of_writer(again)).commit(LEAF)
             assert len(load_readers(inner, Repository.open(inner).descriptor).stored) == 1
     assert operations > 5
+
+
+def test_foreign_and_hostile_objects_among_the_keys_are_passed_over(store: MemoryStore) -> None:
+    new_keys = make(store, ME)
+    for number, name in enumerate(("writer-" + "0" * 64 + ".json", "writer-x.json", "x.age", "y", "age1-00000000.age")):
+        store.put(f"{layout.KEYS}{name}", b"{" * number)
+    make(other := MemoryStore(), ME, repository_id="beef", start=40)
+    for info in other.list(layout.KEYS):
+        key = layout.readers_key(2) if info.key == layout.readers_key(1) else info.key
+        store.put(key, other.get(info.key))
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
+    assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
 
 
 def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemoryStore) -> None:

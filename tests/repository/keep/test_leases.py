@@ -36,7 +36,7 @@ from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import BackupResult, Manifest, Source, objects_named
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import Store, late_seconds_of
+from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque
 from tests.harness.interleave import World, explore, wander
@@ -142,7 +142,7 @@ def test_where_requests_may_be_under_way_it_is_removed_when_they_have_arrived(cl
     clock.acquire(replace(ALONE, process=PROCESS))
     begun = clock.now
     bucket = FaultStore(clock.store)
-    assert late_seconds_of(bucket) == 120
+    assert bucket.late_seconds() == 120
     clock.gone.add(PROCESS)
     with pytest.raises(RepositoryLocked):
         clock.acquire(TERMS, wait_seconds=100, store=bucket)
@@ -261,6 +261,15 @@ def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
     # Somebody may have followed it already: it is on record that it went.
     repository.commit(replace(manifest, id=SECOND, previous=FIRST))
     assert find_gaps(repository.documents) == []
+
+
+def test_a_store_too_slow_to_hold_a_lease_is_an_error(clock: Clockwork) -> None:
+    def crawl(operation: str, key: str) -> None:
+        clock.now += DURATION / 4
+
+    with pytest.raises(StoreError, match="too slow"):
+        clock.acquire(TERMS, store=FaultStore(clock.store, before=crawl))
+    assert clock.keys() == []
 
 
 # --- every order of operations ---
