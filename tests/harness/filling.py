@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,7 @@ async def publish(
             data = text.encode() if isinstance(text, str) else text
             block = {name: value.format(number) for name, value in headers.items()} if headers else None
             reply = await nc.request(subject.format(number), data, timeout=PATIENCE_SECONDS, headers=block)
-            answer = json.loads(reply.data)
-            assert "error" not in answer, answer
+            assert b'"error":' not in reply.data, reply.data  # not always JSON: servers escape names as Go does
 
 
 async def fill(

@@ -454,5 +454,5 @@ def test_unlock_says_which_lease_the_store_keeps_locked(clock: Clockwork, monkey
     clock.acquire(TERMS)
     clock.now += DURATION + 1
     monkeypatch.setattr(leases, "remove_lease", refuse)
-    (seen,) = unlock_leases(clock.store, (), clock.now)
+    (seen,) = unlock_leases(clock.store, (), clock.now, force=False)
     assert (seen.removed, seen.damaged) == (False, False) and "locks/a" in str(seen.locked)
