@@ -357,10 +357,6 @@ class Objects:
         self._read_damaged = damaged
         self._damaged: Mapping[str, frozenset[bytes]] | None = None  # by folder; those of "" are in each
 
-    def get_ready(self) -> None:
-        """Prepare a location that is not ready yet, before much data waits to be stored. Raises StoreError."""
-        self.store.get_ready()
-
     def is_damaged(self, ref: AnyRef) -> bool:
         """Return whether the object was found damaged. Then it is neither kept nor named again."""
         damaged = self.damaged_in(folder_of(ref))

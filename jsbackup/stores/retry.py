@@ -18,14 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores.base import (
-    Data,
-    Glance,
-    LockMode,
-    ObjectInfo,
-    Store,
-    StoreProbe,
-)
+from jsbackup.stores.base import Data, Glance, LockMode, ObjectInfo, Store, StoreProbe
 
 __all__ = ["DEFAULT_DEADLINE_SECONDS", "DEFAULT_DELAYS_SECONDS", "RetryingStore"]
 

@@ -436,7 +436,7 @@ def restore_accounts(
     `show_progress` is called for each account.
     """
     tried = [
-        (part, _attempt(part, repository, complete, lambda prepared: prepared.prepare(settings))) for part in parts
+        (part, _attempt(part, repository, complete, lambda attempted: attempted.prepare(settings))) for part in parts
     ]
     ready = _without_conflicts(tried)
     blocked = {id(part): prepared for part, prepared in ready if isinstance(prepared, JsBackupError)}

@@ -25,13 +25,7 @@ from jsbackup.repository.descriptor import Descriptor, is_vacant, refuse_inside
 from jsbackup.repository.keep.leases import list_leases
 from jsbackup.repository.objects import fitting_bytes
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import (
-    Data,
-    LockMode,
-    ObjectInfo,
-    Store,
-    StoreProbe,
-)
+from jsbackup.stores.base import Data, LockMode, ObjectInfo, Store, StoreProbe
 from jsbackup.stores.memory import MemoryStore
 
 __all__ = ["is_late", "make_late", "make_now", "open_or_make", "open_unless_vacant"]

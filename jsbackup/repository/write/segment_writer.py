@@ -206,7 +206,7 @@ class SegmentCutter:
     def add(self, part: MessageBatch) -> None:
         """Append a batch of a few MiB; a full segment is stored."""
         if not self.begun:
-            self._objects.get_ready()
+            self._objects.store.get_ready()
         rows = encode_rows(part)
         while (fitting := self._fitting(rows)) < part.num_rows:
             if fitting:
