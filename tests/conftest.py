@@ -24,8 +24,8 @@ from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
 
-# The same examples in every run. Random ones only in `./scripts/test explore`: see `_explores`. They take their time
-# on a machine that is busy: no test is about that.
+# The same examples in every run. Random ones only in `./scripts/test explore`: see `_explores`. Examples take
+# their time on a machine that is busy: no test is about that.
 _PROFILE = os.environ.get("JSBACKUP_TEST_PROFILE", "same")
 _FAST = _PROFILE == "fast"  # `./scripts/test fast`
 _FAST_EXAMPLES = 6
@@ -95,8 +95,8 @@ def _sort_longest_first(items: list[pytest.Item]) -> None:
 
 
 def _explores(item: pytest.Item) -> bool:
-    """Tests whose examples or operations are drawn: other ones find other faults."""
-    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or "fuzz" in item.path.parts
+    """Tests whose examples are made up by hypothesis; others that draw have the mark."""
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
 
 
 def _in_s3(item: pytest.Item) -> bool:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.harness.commands import environment
 from tests.harness.servers import missing
+
+TWO = min(2, len(os.sched_getaffinity(0)))  # more are never made than there are cores
 
 PROGRAM = """
 import ctypes, threading
@@ -74,3 +79,16 @@ def test_a_command_does_without_numpy_until_it_needs_spark() -> None:
     program += "print(sys.modules['numpy']); import jsbackup.pipeline, numpy; print(numpy.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "None\nnumpy\n"
+
+
+@pytest.mark.parametrize(("first", "threads"), [("", TWO), ("memory.keep_one_heap(); import jsbackup.pipeline", 1)])
+def test_a_command_has_no_threads_of_numpy(first: str, threads: int) -> None:
+    if not (tasks := Path("/proc/self/task")).is_dir():
+        missing("threads are not shown in /proc")
+    program = f"from pathlib import Path; from jsbackup import memory\n{first}\n"
+    program += f"import numpy; print(len([*Path({str(tasks)!r}).iterdir()]))"
+    variables = environment(OPENBLAS_NUM_THREADS="2")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=variables, check=True
+    )
+    assert int(done.stdout) == threads

@@ -133,6 +133,7 @@ def target_server() -> Iterator[NatsServer]:
         yield server
 
 
+@pytest.mark.explore
 @pytest.mark.parametrize("number", range(EDITS))
 def test_random_combinations_keep_the_same(made: Made, target_server: NatsServer, tmp_path: Path, number: int) -> None:
     chance = random.Random(f"{SEED} {number}")

@@ -45,7 +45,7 @@ SERVERS = ("2.10.26", "2.12.8", "2.14.6", NEWEST)
 _DAILY_SERVERS, _DAILY_ROUNDS = SERVERS[1::2], 25
 _ROUNDS_OF_AN_ESTATE = 25
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nats, pytest.mark.explore, pytest.mark.timeout(400)]
 
 
 def _estates() -> Iterator[tuple[str, int, int]]:

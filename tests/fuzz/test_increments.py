@@ -58,7 +58,7 @@ DAILY = [
 _ROUNDS_OF_A_WORLD = 12
 _ROUND_SECONDS = 240  # only what hangs lasts so long
 
-pytestmark = [pytest.mark.nats]
+pytestmark = [pytest.mark.nats, pytest.mark.explore]
 
 
 def _worlds() -> Iterator[Any]:

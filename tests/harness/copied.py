@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,14 +31,6 @@ class Copied:
     @property
     def twice(self) -> list[str]:
         return sorted(payload for payload, count in Counter(self.payloads).items() if count > 1)
-
-
-async def publish(url: str, subject: str, payloads: Iterable[str]) -> None:
-    """Publish and wait for each to be stored."""
-    async with connected(url) as nc:
-        for payload in payloads:
-            answer = json.loads((await nc.request(subject, payload.encode(), timeout=20)).data)
-            assert "error" not in answer, answer
 
 
 async def make(url: str, configs: Iterable[JSON]) -> None:

@@ -21,7 +21,8 @@ from jsbackup.progress import NullProgress
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.reshape import Reshape
 from tests.engine.restores import connection_to
-from tests.harness.copied import make, publish, read, settled
+from tests.harness.copied import make, read, settled
+from tests.harness.filling import publish
 from tests.harness.servers import ENDS, NEWEST, NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]

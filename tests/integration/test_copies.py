@@ -22,7 +22,8 @@ import pytest
 from tests.harness.api import call, connected
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
-from tests.harness.copied import Copied, infos, make, publish, read, settled
+from tests.harness.copied import Copied, infos, make, read, settled
+from tests.harness.filling import publish
 from tests.harness.servers import ENDS, NEWEST, NatsServer
 from tests.trials.accounts import delete
 

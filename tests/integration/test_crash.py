@@ -181,6 +181,7 @@ def restoring(site: Site, backup: str | None, target: NatsServer) -> Iterator[No
     assert child.returncode == 0, out
 
 
+@pytest.mark.explore
 @pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "places"), [("2.12.8", "encrypted"), ("2.15.1", "s3"), *MORE], indirect=["places"])
 def test_killed_at_random_moments(

@@ -80,6 +80,7 @@ def _restore(server: NatsServer, repository: Path, leave_out: set[str], *options
     return restored
 
 
+@pytest.mark.explore
 @pytest.mark.parametrize("source", VERSIONS)
 def test_file_streams_of_any_server_come_back_on_every_server(
     source: str, nats_server: Callable[..., NatsServer], tmp_path: Path

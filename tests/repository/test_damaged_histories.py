@@ -244,6 +244,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     make_stream_pages_small(monkeypatch)
 
 
+@pytest.mark.explore
 @pytest.mark.slow
 @pytest.mark.by_turns
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)

@@ -236,11 +236,8 @@ def test_level_manifest_finds_what_names_and_sizes_tell(
     "kind",
     [*CONTENT, ObjectKind.MANIFEST, ObjectKind.WRITER, ObjectKind.HOLD, ObjectKind.CATALOG, ObjectKind.DESCRIPTOR],
 )
-@pytest.mark.parametrize("repository", ["encrypted"])
-def test_exchanged_objects_are_found(
-    repository: str, kind: ObjectKind, on_disk: Callable[..., OnDisk], typed: Type
-) -> None:
-    place = on_disk(repository)
+def test_exchanged_objects_are_found(kind: ObjectKind, on_disk: Callable[..., OnDisk], typed: Type) -> None:
+    place = on_disk("encrypted")
     keys = place.made.keys(kind)
     others = [*keys[1:], *place.made.keys(ObjectKind.MANIFEST), *place.made.keys(ObjectKind.SEGMENT)]
     others = [key for key in others if keys and key != keys[0]]
@@ -256,9 +253,8 @@ def test_exchanged_objects_are_found(
         place.change(other, place.made.objects[other])
 
 
-@pytest.mark.parametrize("repository", ["encrypted"])
-def test_foreign_objects_are_nobodys_business(repository: str, on_disk: Callable[..., OnDisk], typed: Type) -> None:
-    place = on_disk(repository)
+def test_foreign_objects_are_nobodys_business(on_disk: Callable[..., OnDisk], typed: Type) -> None:
+    place = on_disk("encrypted")
     folder = Path(place.made.first.streams[0].segments[0].key).parent
     for key in ("foreign", "backups/foreign.json", f"{folder}/foreign.parquet", "keys/foreign", "holds/x.json"):
         place.change(key, b"foreign")
@@ -266,11 +262,8 @@ def test_foreign_objects_are_nobodys_business(repository: str, on_disk: Callable
     assert typed("list", *place.line).code == 0
 
 
-@pytest.mark.parametrize("repository", ["encrypted"])
-def test_a_damaged_lease_is_told_by_unlock_and_keeps_nobody_out(
-    repository: str, on_disk: Callable[..., OnDisk], typed: Type
-) -> None:
-    place = on_disk(repository)
+def test_a_damaged_lease_is_told_by_unlock_and_keeps_nobody_out(on_disk: Callable[..., OnDisk], typed: Type) -> None:
+    place = on_disk("encrypted")
     (key,) = place.made.keys(ObjectKind.LEASE)
     for name, damage in DAMAGES.items():
         place.change(key, damage(place.made.objects[key]))
@@ -280,11 +273,8 @@ def test_a_damaged_lease_is_told_by_unlock_and_keeps_nobody_out(
         place.change(key, place.made.objects[key])
 
 
-@pytest.mark.parametrize("repository", ["encrypted"])
-def test_a_damaged_manifest_leaves_the_other_backup_whole(
-    repository: str, on_disk: Callable[..., OnDisk], typed: Type
-) -> None:
-    place = on_disk(repository)
+def test_a_damaged_manifest_leaves_the_other_backup_whole(on_disk: Callable[..., OnDisk], typed: Type) -> None:
+    place = on_disk("encrypted")
     key = place.made.keys(ObjectKind.MANIFEST)[0]
     place.change(key, flip(place.made.objects[key]))
     done = typed("verify", *place.line, "--json")
@@ -311,12 +301,11 @@ def test_a_manifest_of_another_kind_is_told(
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("kind", [*CONTENT, ObjectKind.STREAM_PAGE])
-@pytest.mark.parametrize("repository", ["encrypted"])
 def test_what_is_damaged_replaces_nothing_in_forget(
-    repository: str, kind: ObjectKind, lost: bool, on_disk: Callable[..., OnDisk], typed: Type
+    kind: ObjectKind, lost: bool, on_disk: Callable[..., OnDisk], typed: Type
 ) -> None:
     """With the key of a writer alone, too."""
-    place = on_disk(repository)
+    place = on_disk("encrypted")
     needed = {one: set(_needed_by(manifest)) for one, manifest in ((1, place.made.first), (2, place.made.second))}
     keys = sorted(key for key in place.made.keys(kind) if key in needed[2])
     assert keys
@@ -364,11 +353,10 @@ def test_nights_come_round_to_everything(on_disk: Callable[..., OnDisk], typed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("repository", ["encrypted"])
 def test_a_part_finds_damage_when_its_turn_comes_and_goes_on_reporting_it(
-    repository: str, on_disk: Callable[..., OnDisk], typed: Type
+    on_disk: Callable[..., OnDisk], typed: Type
 ) -> None:
-    place = on_disk(repository)
+    place = on_disk("encrypted")
     key = place.made.keys(ObjectKind.SEGMENT)[0]
     place.change(key, flip(place.made.objects[key]))
     codes = [typed("verify", *place.line, "--sample", "20").code for _ in range(8)]

@@ -266,6 +266,7 @@ async def _asked(url: str, configs: list[dict[str, Any]]) -> list[str]:
     return reasons
 
 
+@pytest.mark.explore
 @pytest.mark.nats
 @pytest.mark.parametrize("version", VERSIONS if EXPLORE else ENDS)
 def test_a_server_that_is_asked_answers_as_one_that_makes_the_stream(version: str) -> None:

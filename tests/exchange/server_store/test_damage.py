@@ -200,7 +200,7 @@ def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, 
 @pytest.mark.by_turns
 @at_ends
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum"])
-@pytest.mark.parametrize("name", STREAMS[1:])
+@pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_configuration_costs_no_message(made: MadeStore, copy: Path, name: str, file: str) -> None:
     path = copy / name / file
     for damage, imported in _imports(made, copy, name, path):

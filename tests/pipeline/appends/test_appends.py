@@ -203,6 +203,7 @@ def test_backups_after_one_of_a_clock_that_was_ahead(tmp_path: Path, kind: Table
         world.check(out, kind)
 
 
+@pytest.mark.explore
 @each
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_random_histories(tmp_path: Path, kind: TableFormat, number: int) -> None:

@@ -62,6 +62,7 @@ def run(kept: Kept, sql: str, *, files: bool = True) -> list[tuple[Any, ...]]:
     return run_query(repository.objects, streams, sql, folder=kept.place.folder if files else None).rows
 
 
+@pytest.mark.explore
 @pytest.mark.timeout(300 + 60 * ROUNDS)
 @pytest.mark.parametrize("number", range(ROUNDS or _DAILY_ROUNDS))
 def test_duckdb_finds_what_python_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:

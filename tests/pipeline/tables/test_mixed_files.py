@@ -34,12 +34,8 @@ def _as(column: str, kind: pa.DataType, values: list[object] | None = None) -> p
     ],
     ids=str,
 )
-@pytest.mark.parametrize("first", [True])
-def test_a_column_that_cannot_be_cast_is_named(
-    typed: Type, tmp_path: Path, later: pa.Table, said: str, first: bool
-) -> None:
-    tables = [later, TABLE] if first else [TABLE, later]
-    done = _import(typed, tmp_path, _folder(tmp_path / "t", *tables), "alone")
+def test_a_column_that_cannot_be_cast_is_named(typed: Type, tmp_path: Path, later: pa.Table, said: str) -> None:
+    done = _import(typed, tmp_path, _folder(tmp_path / "t", later, TABLE), "alone")
     assert done.code == 2 and said in done.document["error"]["message"], done.out
     assert not (tmp_path / "repo").exists()
 
@@ -82,13 +78,9 @@ def test_rows_without_sequences_are_numbered_and_unsorted_ones_sorted(typed: Typ
     ],
     ids=lambda table: str(table.schema.types),
 )
-@pytest.mark.parametrize("first", [True])
-def test_types_that_mean_the_same_are_taken(
-    typed: Type, tmp_path: Path, way: str, later: pa.Table, first: bool
-) -> None:
+def test_types_that_mean_the_same_are_taken(typed: Type, tmp_path: Path, way: str, later: pa.Table) -> None:
     plain = _digests(_import(typed, tmp_path / "plain", _folder(tmp_path / "p", TABLE, LATER), way))
-    tables = [later, TABLE] if first else [TABLE, later]
-    assert _digests(_import(typed, tmp_path / "mixed", _folder(tmp_path / "m", *tables), way)) == plain
+    assert _digests(_import(typed, tmp_path / "mixed", _folder(tmp_path / "m", later, TABLE), way)) == plain
 
 
 def test_an_empty_file_is_called_damaged(typed: Type, tmp_path: Path, way: str) -> None:
